@@ -14,7 +14,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo demo-real test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo demo-real test nightly unit dev dist size docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -42,9 +42,6 @@ dist: $(VENV)/installed-dev ## wheels of all distributions and the source, into 
 	for project in probes . lab; do \
 	  $(BUILD) --wheel $$project || exit 1; done
 	$(BUILD) --sdist .
-
-sizes: $(VENV)/installed-dev ## what each install line adds, alone and beside vLLM, as a table (a minute)
-	PYTHONPATH=. $(BIN)/python benchmarks/install_sizes.py --json benchmarks/results/install-sizes.json
 
 size: $(VENV)/installed-dev ## lines and modules by room; files and functions that analyze and check enter
 	PYTHONPATH=. $(BIN)/python benchmarks/entered.py

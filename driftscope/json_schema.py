@@ -146,7 +146,7 @@ CONTENTS: Mapping[str, Schema] = {
         }
     ),
     ADVICE: _object({"run": TEXT, "ran_k": COUNT, "command": {"type": ["string", "null"]}}),
-    PROBE: _object({"target": TEXT, "processes": _list(_object({"source": TEXT}))}),
+    PROBE: _object({"run": TEXT, "processes": _list(_object({"source": TEXT}))}),
     RUNS: _object(
         {
             "runs": _list(

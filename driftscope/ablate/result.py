@@ -395,6 +395,8 @@ class Ablation:
     """None if every chain is accepted up to K."""
     not_applicable: Mapping[str, str]
     """Interventions that change nothing in this drafter, with the reason."""
+    stopped: bool = False
+    """Whether Ctrl-C ended it before all prompts were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

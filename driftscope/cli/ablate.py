@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,10 +18,7 @@ from driftscope.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
-
-WORK = ".work"
-"""Suffix of the work file, after the name of the output."""
+    pass
 
 
 def ablate(
@@ -77,8 +73,7 @@ def ablate(
     way. Differences are paired, and the loss between depth 1 and K is divided into wrong tokens,
     the drafter's own states, and the rest.
 
-    With --output, Ctrl-C (exit code 130) keeps what is measured in a file beside the output, and
-    the same command goes on from there.
+    Ctrl-C (exit code 130) ends it with the result of the prompts that are measured by then.
     """
     from driftscope.boundary.files import write_text
     from driftscope.boundary.text import shown
@@ -90,93 +85,42 @@ def ablate(
     from driftscope.inspect.checkpoints import open_drafter, open_target
 
     opening = opening_of(allow_pickle=allow_pickle, download=download)
-    work_path = None if output is None else output.with_name(f"{output.name}{WORK}")
     if output is not None and output.is_dir():
         raise UsageError(f"--output {output}: is a folder; name a file")
     files, opened = open_drafter(drafter, opening), open_target(target, opening)
     wanted, text = named_interventions(interventions), _template(template) if template else None
     trial = TrialOptions(prompts=prompts, k=k, most_prompts=most_prompts, opening=opening)
     with needs(EXTRA):
-        from driftscope.ablate.run import AblationOptions, GivenTemplate, WorkFile, run_ablation
+        from driftscope.ablate.run import AblationOptions, GivenTemplate, run_ablation
 
         given = GivenTemplate(name=str(template), text=text) if text else None
-        options = AblationOptions(k=k, wanted=wanted, positions=positions, template=given)
-        identity = {
-            **_identity(files, opened, prompts, most_prompts),
-            "--k": k,
-            "--positions": positions,
-            "--interventions": list(wanted),
-            "--template": None if text is None else _digest(text.encode()),
-        }
-        work = WorkFile(work_path, identity) if work_path else None
-        try:
-            with work or nullcontext():
-                result = run_ablation(
-                    files,
-                    opened,
-                    lambda: load_bench(opened, trial),
-                    options,
-                    names=(drafter, target),
-                    work=work,
-                    progress=lambda units: steps(units, "Drafting"),
-                )
-        except KeyboardInterrupt:
-            kept = work_path is not None and work_path.exists()
-            typer.echo(
-                f"stopped; {shown(str(work_path))} keeps what is measured: the same command goes on"
-                if kept
-                else "stopped; nothing is kept: name an --output to go on later",
-                err=True,
-            )
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        result = run_ablation(
+            files,
+            opened,
+            lambda: load_bench(opened, trial),
+            AblationOptions(k=k, wanted=wanted, positions=positions, template=given),
+            names=(drafter, target),
+            progress=lambda units: steps(units, "Drafting"),
+        )
     from driftscope.ablate.result import to_json
 
     if as_json:
         typer.echo(to_json(result), nl=False)
     else:
         print_ablation(result)
-    if output is None or work_path is None:
-        return
-    from driftscope_reports.ablation_page import to_html
+    if output is not None:
+        from driftscope_reports.ablation_page import to_html
 
-    words = ["driftscope", "ablate", drafter, "--target", target, "--prompts", prompts]
-    words += ["--k", str(k), "--positions", str(positions), "--limit", str(most_prompts)]
-    words += ["--interventions", interventions] if interventions else []
-    words += ["--template", str(template)] if template else []
-    words += ["--allow-pickle"] if allow_pickle else []
-    write_text(output, to_html(result, command=shlex.join([*words, "-o", str(output)])))
-    work_path.unlink(missing_ok=True)
-    typer.echo(f"written: {shown(str(output))}", err=True)
-
-
-def _identity(
-    files: DrafterFiles, target: TargetFiles, prompts: str, most_prompts: int
-) -> dict[str, Any]:
-    """Return models and prompts, on which the counts depend, by the names that an error shows."""
-    from driftscope.boundary import strict_json
-    from driftscope.boundary.files import read_bytes
-    from driftscope.inspect.weights_digest import weights_digest
-    from driftscope.version import __version__
-    from driftscope.workloads.suites.prompts import prompts_of
-
-    def model(folder: Path) -> list[str | None]:
-        config = _digest(read_bytes(folder / "config.json"))
-        return [str(folder), config, weights_digest(str(folder))]
-
-    chosen = prompts_of(prompts)[:most_prompts]
-    asked = [[prompt.key, list(prompt.messages), prompt.text] for prompt in chosen]
-    return {
-        "driftscope": __version__,
-        "drafter": model(files.folder),
-        "--target": model(target.folder),
-        "--prompts": _digest(strict_json.dumps(asked).encode()),
-    }
-
-
-def _digest(content: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(content).hexdigest()[:16]
+        words = ["driftscope", "ablate", drafter, "--target", target, "--prompts", prompts]
+        words += ["--k", str(k), "--positions", str(positions), "--limit", str(most_prompts)]
+        words += ["--interventions", interventions] if interventions else []
+        words += ["--template", str(template)] if template else []
+        words += ["--allow-pickle"] if allow_pickle else []
+        write_text(output, to_html(result, command=shlex.join([*words, "-o", str(output)])))
+        typer.echo(f"written: {shown(str(output))}", err=True)
+    if result.stopped:
+        typer.echo(f"stopped by Ctrl-C: the result is of {result.prompts} prompts", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _template(path: Path) -> str:

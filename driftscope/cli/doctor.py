@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-
-from driftscope.cli import options
-from driftscope.cli.options import named_run
 
 if TYPE_CHECKING:
     from driftscope_probes.server.doctor import Check
@@ -28,18 +24,9 @@ def doctor(
             help="Target model that is to be served, with the options of `driftscope serve`.",
         ),
     ] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            callback=named_run,
-            autocompletion=options.runs,
-            help="A recorded run: also show its engine and which target layers it captured.",
-        ),
-    ] = None,
     engine: Annotated[
         Literal["vllm", "sglang"],
-        typer.Option(help="Engine to look for; --run is vLLM's."),
+        typer.Option(help="Engine to look for."),
     ] = "vllm",
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
@@ -73,7 +60,7 @@ def doctor(
     else:
         words = f"Checking this machine (importing {chosen.name} takes seconds)"
         with Console(stderr=True).status(words):
-            checks = list(examine(chosen, run if chosen is VLLM else None))
+            checks = list(examine(chosen))
     checks = [verdict(checks, chosen), *checks]
     if as_json:
         typer.echo(layout(plain(checks)), nl=False)

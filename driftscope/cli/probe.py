@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from driftscope.cli import options
 from driftscope.cli.help_pages import PROBE_EXAMPLES, PlainCommand, epilog
-from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, named_target
+from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, named_run
 
 if TYPE_CHECKING:
     from driftscope.trace.control import Change
 
-Target = Annotated[
-    str,
+Run = Annotated[
+    Path,
     typer.Argument(
-        metavar="TARGET",
-        callback=named_target,
+        metavar="RUN",
+        callback=named_run,
         autocompletion=options.runs,
-        help="The run directory, on the engine's host; or the URL of a server that was started "
-        "with `driftscope serve --control`.",
-    ),
-]
-KeyEnv = Annotated[
-    str | None,
-    typer.Option(
-        "--api-key-env",
-        metavar="NAME",
-        help="Environment variable with the server's API key; default: VLLM_API_KEY if it is set.",
+        help="The run directory, on the engine's host.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the status as JSON.")]
@@ -39,28 +31,28 @@ probe = typer.Typer(
 
 
 @probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["status"]))
-def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
+def status(run: Run, as_json: Json = False) -> None:
     """Show what each process records, at which rate and cost, and which rows it lost."""
     from driftscope.cli.screens.probe import show
-    from driftscope_probes.control import reach
+    from driftscope_probes.control import processes_of
 
-    show(target, reach(target, api_key_env=api_key_env).status(), as_json=as_json)
+    show(run, processes_of(run), as_json=as_json)
 
 
 @probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["start"]))
-def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
+def start(run: Run, as_json: Json = False) -> None:
     """Resume recording draft steps."""
     from driftscope.trace.control import Change
 
-    _change(target, Change(recording=True), api_key_env, as_json=as_json)
+    _change(run, Change(recording=True), as_json=as_json)
 
 
 @probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["stop"]))
-def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
+def stop(run: Run, as_json: Json = False) -> None:
     """Stop recording draft steps until `start`. Verification and requests are still recorded."""
     from driftscope.trace.control import Change
 
-    _change(target, Change(recording=False), api_key_env, as_json=as_json)
+    _change(run, Change(recording=False), as_json=as_json)
 
 
 @probe.command(
@@ -71,7 +63,7 @@ def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> N
     "are.",
 )
 def set_(
-    target: Target,
+    run: Run,
     every: EveryOption = None,
     budget: BudgetOption = None,
     per_head: Annotated[
@@ -82,7 +74,6 @@ def set_(
     all_labels: Annotated[
         bool, typer.Option("--all-labels", help="Record all requests, whatever their label.")
     ] = False,
-    api_key_env: KeyEnv = None,
     as_json: Json = False,
 ) -> None:
     """Change the rate, the recording by head or the selection; options not given stay as they
@@ -105,11 +96,11 @@ def set_(
         raise UsageError(
             "nothing to change: give --every, --budget, --per-head, --label or another option"
         )
-    _change(target, change, api_key_env, as_json=as_json)
+    _change(run, change, as_json=as_json)
 
 
-def _change(target: str, change: Change, api_key_env: str | None, *, as_json: bool) -> None:
+def _change(run: Path, change: Change, *, as_json: bool) -> None:
     from driftscope.cli.screens.probe import show
-    from driftscope_probes.control import reach
+    from driftscope_probes.control import change_run
 
-    show(target, reach(target, api_key_env=api_key_env).change(change), as_json=as_json)
+    show(run, change_run(run, change), as_json=as_json)

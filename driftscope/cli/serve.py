@@ -26,7 +26,7 @@ def serve(
     ],
     engine: Annotated[
         Literal["vllm", "sglang"],
-        typer.Option(help="Engine that serves; --control, `trio` and `smollm2` are vLLM's."),
+        typer.Option(help="Engine that serves; `trio` and `smollm2` are vLLM's."),
     ] = "vllm",
     no_speculation: Annotated[
         bool,
@@ -46,15 +46,6 @@ def serve(
     every: EveryOption = None,
     budget: BudgetOption = None,
     label: LabelsOption = None,
-    control: Annotated[
-        bool,
-        typer.Option(
-            "--control",
-            help="Let `driftscope probe` reach the workers by URL. Sets VLLM_SERVER_DEV_MODE=1, "
-            "which also lets anyone who reaches the port call any worker method, put the engine to "
-            "sleep, drop caches and replace weights.",
-        ),
-    ] = False,
     sink_tokens: Annotated[
         str | None,
         typer.Option(
@@ -112,14 +103,12 @@ def serve(
         for near in get_close_matches(model, LAB_TARGETS):
             raise UsageError(f"{model}: no such folder; did you mean {near}?")
     if engine == "sglang":
-        if control or model in LAB_TARGETS:
-            raise UsageError(
-                f"--engine sglang: --control, {' and '.join(LAB_TARGETS)} are for vLLM only"
-            )
+        if model in LAB_TARGETS:
+            raise UsageError(f"--engine sglang: {' and '.join(LAB_TARGETS)} are for vLLM only")
         replace_with_sglang(model, options, recording, speculation=not no_speculation)
     if model in LAB_TARGETS:
         model, options = _lab_model(model, options, speculation=not no_speculation)
-    replace_with_vllm(model, options, recording, control=control, speculation=not no_speculation)
+    replace_with_vllm(model, options, recording, speculation=not no_speculation)
 
 
 def _lab_model(name: str, options: list[str], *, speculation: bool) -> tuple[str, list[str]]:

@@ -41,6 +41,7 @@ from driftscope.metrics.latency import (
 )
 from driftscope.pipeline import Analysis
 from driftscope.trace.manifest import (
+    AGREES,
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
     BY_DEPTH,
@@ -472,9 +473,11 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "parallel": ", ".join(_parallel(manifest)) or NOTHING,
         "meaning of depth": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
         "sampling": _sampling(manifest),
+        "first chain, computed twice": _witnessed(manifest),
         "chains": f"{recording.chains:,} recorded, {_verified(recording)} verified",
         "rows dropped": f"{recording.dropped:,}",
         "errors caught in hooks": f"{recording.errors:,}",
+        "probe's memory on the device": _megabytes(manifest.device_bytes),
         "probe cost, all in": percent(recording.overhead_fraction),
         "written by": f"driftscope {manifest.driftscope_version}",
     }
@@ -505,6 +508,17 @@ def _captured(run: RunSummary) -> str:
     if not states:
         return "none"
     return f"{len(states)}, indices not recorded"
+
+
+def _witnessed(manifest: Manifest) -> str:
+    """Return what the start-up witness found, which computed the first chain a second time."""
+    if manifest.witness != AGREES:
+        return manifest.witness or NOTHING
+    return f"{AGREES}; fed to the next depth: {manifest.fed_state or 'not known'}"
+
+
+def _megabytes(octets: int | None) -> str:
+    return NOTHING if octets is None else f"at most {octets / 1e6:.1f} MB on each rank's device"
 
 
 def _sink(manifest: Manifest) -> str:

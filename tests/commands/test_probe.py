@@ -1,13 +1,11 @@
-"""`driftscope probe` reaches a run by its directory and a server by its URL, or says why not."""
+"""`driftscope probe` reaches a run by its directory, or says why not."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,6 @@ from support.command import Driftscope, assert_fails
 from support.runs import Spec, manifest
 
 from driftscope.trace.control import CONTROL, read_control
-from driftscope.trace.status import Status
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import create_run
 from driftscope_probes.control import Control
@@ -151,88 +148,3 @@ def test_a_run_whose_processes_were_killed(driftscope: Driftscope, tmp_path: Pat
         '{"source": "worker0-1", "closed": false, "flushed_s": 1.0}'
     )
     assert_fails(driftscope("probe", "stop", run), 1, "no process applied the change within 5 s")
-
-
-class _Vllm(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        server: Any = self.server
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        server.asked.append((self.path, json.loads(body), self.headers.get("Authorization")))
-        code, answer = server.answer
-        self.send_response(code)
-        self.end_headers()
-        self.wfile.write(answer.encode())
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
-
-
-@pytest.fixture
-def server() -> Iterator[Any]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Vllm) as made:
-        found: Any = made
-        found.asked, found.answer = [], (200, "{}")
-        found.url = f"http://127.0.0.1:{made.server_address[1]}"
-        thread = threading.Thread(target=made.serve_forever)
-        thread.start()
-        yield found
-        made.shutdown()
-        thread.join()
-
-
-STATUS = {
-    "run": "",
-    **asdict(
-        Status(
-            source="worker0-1",
-            closed=False,
-            flushed_s=1.0,
-            rows={"draft": 1234},
-            recording=True,
-            rate=0.25,
-            control={"every": 4, "labels": []},
-        )
-    ),
-    "weights": [],
-}
-
-
-def test_a_server_is_asked_by_vllms_own_rpc(driftscope: Driftscope, server: Any) -> None:
-    server.answer = (200, json.dumps({"results": [STATUS, STATUS]}))
-    done = driftscope(
-        "probe", "set", server.url + "/", "--every", "4", "--label", "a", VLLM_API_KEY="secret"
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("1,234") == 2
-    ((path, body, key),) = server.asked
-    assert (path, key) == ("/collective_rpc", "Bearer secret")
-    assert (body["method"], body["args"]) == ("driftscope_control", ["set"])
-    assert body["kwargs"] == {"every": 4, "labels": ["a"]}
-    for action in ("status", "start", "stop"):
-        assert _json(driftscope("probe", action, server.url, "--json")) == [STATUS, STATUS]
-        assert (server.asked[-1][1]["args"], server.asked[-1][1]["kwargs"]) == ([action], {})
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ((404, '{"detail": "Not Found"}'), "driftscope serve --control"),
-        ((404, ""), "run directory instead"),
-        ((401, ""), "set VLLM_API_KEY"),
-        ((500, "Internal Server Error"), "its workers have no driftscope_control"),
-        ((200, "<html>"), "not an answer of vLLM's workers"),
-        ((200, "{}"), "not an answer of vLLM's workers"),
-        ((200, '{"results": [null]}'), "not an answer of vLLM's workers"),
-        ((200, '{"results": [{"error": "no drafter here"}]}'), "no drafter here"),
-    ],
-)
-def test_a_server_that_cannot_be_controlled(
-    driftscope: Driftscope, server: Any, answer: tuple[int, str], words: str
-) -> None:
-    server.answer = answer
-    assert_fails(driftscope("probe", "stop", server.url), 1, server.url, words)
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://", "http://127.0.0.1:port"])
-def test_a_url_where_nobody_is(driftscope: Driftscope, url: str) -> None:
-    assert_fails(driftscope("probe", "status", url), 1, "no server answers there")

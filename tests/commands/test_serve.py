@@ -18,7 +18,7 @@ from support.standin_engine import write_engine
 
 from driftscope_lab.smollm2 import drafters_folder
 from driftscope_lab.trio import trio_path
-from driftscope_probes.server.start import DEV_MODE, DRAIN_S, LABEL_HEADER
+from driftscope_probes.server.start import DRAIN_S, LABEL_HEADER
 
 SPECULATION = ("--speculative-config", '{"method": "eagle3"}')
 SGLANG = ("--engine", "sglang", "some/model")
@@ -118,7 +118,6 @@ def test_into_a_directory_that_cannot_be_used(serve: Driftscope, tmp_path: Path)
         (["m", *SPECULATION, "--otlp", "collector"], 1, "give the collector's URL"),
         ([*SGLANG], 2, "no --speculative-algorithm"),
         ([*SGLANG, *SGLANG_SPECULATION, "--no-speculation"], 2, "exclude each other"),
-        ([*SGLANG, *SGLANG_SPECULATION, "--control"], 2, "for vLLM only"),
     ],
 )
 def test_options_that_cannot_be_used(
@@ -213,7 +212,6 @@ def test_other_spellings_of_the_drafter(serve: Driftscope, option: str) -> None:
             {},
             {"DRIFTSCOPE_OTLP": "http://collector:4318", "DRIFTSCOPE_PROMETHEUS": "9464"},
         ),
-        (["--control"], {}, {DEV_MODE: "1"}),
     ],
 )
 def test_options_become_settings(
@@ -223,13 +221,6 @@ def test_options_become_settings(
     assert found.pop("DRIFTSCOPE_STRICT") == "1"
     del found["DRIFTSCOPE_TRACE"], found["DRIFTSCOPE_REQUEST_KEY"]
     assert found == settings
-
-
-def test_control_says_what_it_opens(serve: Driftscope) -> None:
-    done = serve("m", *SPECULATION, "--control")
-    (warning,) = [line for line in done.stderr.splitlines() if "--control" in line]
-    for word in ("any method of the workers", "sleep", "weights", "API key", "private"):
-        assert word in warning
 
 
 def test_the_name_of_a_run_has_the_drafter(serve: Driftscope) -> None:

@@ -23,7 +23,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, http
 from support.command import probe_answer, run_command
-from support.engine_process.control_main import CHANGES
 from support.engine_process.job import (
     CORES,
     ENGINE_TIMEOUT_S,
@@ -77,8 +76,8 @@ def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """One server for each way to end: one that records no identifiers, and one for two labels that
-    does not open vLLM's endpoints for control."""
+    """One server for each way to end: one that records no identifiers, and one for two
+    labels."""
     options = {"sigint": (), "kill": ("--label", LABELS[0], "--label", LABELS[1])}
     environs = {"sigint": {"DRIFTSCOPE_IDENTIFIERS": "off"}}
     with serve_all(tmp_path_factory.mktemp("server"), options, environs) as started:
@@ -105,12 +104,8 @@ def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path
     assert seen.ttft_s is not None and seen.tpot_s is not None
 
 
-def test_a_server_without_control_says_how_to_reach_it(servers: dict[str, Server]) -> None:
+def test_a_server_records_the_labels_that_it_was_started_with(servers: dict[str, Server]) -> None:
     server = servers["kill"]
-    done = run_command("probe", "stop", server.url)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "driftscope serve --control" in done.stderr
-    assert "run directory" in done.stderr
     statuses = {p["source"][0]: p for p in probe_answer("status", str(server.run))["processes"]}
     assert statuses["w"]["control"]["every"] == 1
     for process in "we":
@@ -217,7 +212,7 @@ worker."""
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
-def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
+def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
     job, log = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"}), tmp_path / "log.txt"
     code = forks(runner).run(
         HERE / "control_main.py",
@@ -233,7 +228,7 @@ def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
     trace = read_trace(tmp_path / "run")
     assert trace.problems == ()
     rounds = _rows_by_request(trace.draft.to_pandas())
-    status, stop, start, second, by_head, only_a, nobody, everybody, *wrong, governed = (
+    status, stop, start, second, by_head, only_a, nobody, everybody, governed = (
         [rounds.get(name, pd.DataFrame()) for name in one["ids"]] for one in said
     )
     lengths = [len(rows) for rows in status]
@@ -247,28 +242,23 @@ def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
     assert [len(rows) for rows in nobody] == [0, 0, 0]
     assert [len(rows) for rows in everybody] == lengths
     assert all(rows.head_mass.isna().all() for rows in everybody)
-    assert all([len(rows) for rows in one] == lengths for one in wrong), "nothing was changed"
     assert all(0 < rate <= 1 for rows in governed if len(rows) for rate in rows.rate)
 
-    answers = {i: one["answer"] for i, one in enumerate(said)}
-    failed = [i for i, answer in answers.items() if "error" in answer]
-    assert failed == [8, 9, 10]
+    answers = [one["answer"] for one in said]
     assert answers[1]["recording"] is False and answers[2]["recording"] is True
-    assert answers[len(CHANGES) - 1]["control"]["budget"] == 0.5
+    assert answers[-1]["control"]["budget"] == 0.5
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A server that opens vLLM's endpoints for control."""
-    with serve(tmp_path, "--control") as started:
+    with serve(tmp_path) as started:
         yield started
 
 
-def test_a_server_by_its_url_and_by_its_run_directory(server: Server) -> None:
-    (worker,) = probe_answer("status", server.url)["processes"]
+def test_a_server_by_its_run_directory(server: Server) -> None:
+    worker = _worker(server)
     assert (worker["recording"], worker["rate"]) == (True, 1.0)
-    assert worker["run"] == str(server.run)
-    probe_answer("set", server.url, "--label", "chosen", "--every", "2")
+    probe_answer("set", str(server.run), "--label", "chosen", "--every", "2")
     time.sleep(FOLLOWED_S)
     _ask(server, "header", headers={"X-Driftscope-Label": "chosen"})
     _ask(server, "body", vllm_xargs={"driftscope_label": "chosen"})
@@ -285,8 +275,7 @@ def test_a_server_by_its_url_and_by_its_run_directory(server: Server) -> None:
     _ask(server, "stopped", headers={"X-Driftscope-Label": "chosen"})
     probe_answer("start", str(server.run))
     probe_answer("set", str(server.run), "--all-labels", "--budget", "50%")
-    (worker,) = probe_answer("status", server.url)["processes"]
-    assert worker["control"] | {"revision": 0} == {
+    assert _worker(server)["control"] | {"revision": 0} == {
         "revision": 0,
         "labels": [],
         "every": None,
@@ -319,6 +308,12 @@ def test_a_server_by_its_url_and_by_its_run_directory(server: Server) -> None:
     drafted["name"] = [_name(each) for each in drafted.request]
     assert {"header", "body"} <= set(drafted.name) <= {"header", "body", "all"}
     assert set(drafted[drafted.name != "all"].rate) == {0.5}
+
+
+def _worker(server: Server) -> dict[str, Any]:
+    processes = probe_answer("status", str(server.run))["processes"]
+    (worker,) = (each for each in processes if each["source"].startswith("worker"))
+    return worker
 
 
 def _ask(server: Server, name: str, **rest: Any) -> None:

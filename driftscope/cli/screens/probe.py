@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.boundary.http_peer import public
 from driftscope.boundary.json_document import PROBE, text
 from driftscope.boundary.text import output_console, shown
 from driftscope.metrics.latency import all_in, cost_of
@@ -32,11 +32,10 @@ _PIPE_WIDTH = 140
 """Width in columns when the output is not a terminal and COLUMNS is not set."""
 
 
-def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+def show(run: Path, processes: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Print the processes to stdout; problems go to stderr as well."""
     if as_json:
-        where = public(target) if "://" in target else target
-        content = {"target": where, "processes": processes}
+        content = {"run": str(run), "processes": processes}
         sys.stdout.write(text(PROBE, content, digits=None))
     else:
         console = output_console(_PIPE_WIDTH)

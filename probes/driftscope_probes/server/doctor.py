@@ -21,23 +21,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
-from driftscope.errors import CheckpointError, DriftscopeError, TraceError
+from driftscope.errors import CheckpointError, DriftscopeError
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.checks.mtp_heads import check_heads
 from driftscope.inspect.checks.result import Inspected, Level
 from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
 from driftscope.inspect.files import read_config
 from driftscope.trace.manifest import (
-    AGREES,
-    AUX_FROM_CONFIG,
-    AUX_FROM_ENGINE,
     WAS_SIMULATED,
-    Manifest,
-    read_manifest,
 )
 from driftscope.trace.writer_files import check_writable
 from driftscope.unknown import Unknown
@@ -56,13 +50,6 @@ NEEDED = ("numpy", "pyarrow", "wrapt")
 UNLOADABLE_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vLLM's CPU build installs. Their CUDA builds do not load with torch's CPU build,
 and transformers then cannot import Llama."""
-EXAMPLE_LAYERS = 32
-"""Number of target layers for which the default captured layers are shown: that of an 8B Llama."""
-LAYER_SOURCES = {
-    AUX_FROM_CONFIG: "named in the drafter's config",
-    AUX_FROM_ENGINE: "the engine's default: the drafter's config names none that the engine reads",
-    None: "not recorded how they were chosen",
-}
 MTP = "mtp"
 """vLLM's name of the method for the heads of DeepSeek, MiMo and others, each with a name of its own
 that ends like this."""
@@ -143,9 +130,8 @@ SGLANG = Engine(
 )
 
 
-def examine(engine: Engine, run: Path | None = None) -> Iterator[Check]:
-    """Yield every check in order, then the facts that a recorded `run` states about its engine.
-    Imports torch and the engine if they are installed."""
+def examine(engine: Engine) -> Iterator[Check]:
+    """Yield every check in order. Imports torch and the engine if they are installed."""
     yield fact("Python", sys.version.split()[0])
     for name in engine.distributions:
         yield fact(name, installed_version(name) or "not installed")
@@ -163,8 +149,6 @@ def examine(engine: Engine, run: Path | None = None) -> Iterator[Check]:
                 f"cannot be imported: {error!r}"[:400],
                 "repair the installation, then run this again",
             )
-    if run is not None:
-        yield from _run(run)
 
 
 def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
@@ -379,59 +363,8 @@ def _vllm() -> Iterator[Check]:
     yield fact("runner", runner)
     for seam, hooks in support.HOOKS.items():
         yield from hook_checks(seam, hooks, VLLM, optional=seam == "v2" and not HAS_TRITON)
-    default = ", ".join(map(str, _default_layers(EXAMPLE_LAYERS))) or "a default"
-    captured = (
-        "read from the loaded target and written into the manifest; if a drafter's config names "
-        f"none, this vLLM captures {default} of a target with {EXAMPLE_LAYERS} layers; `driftscope "
-        "doctor --run RUN` shows what a recorded engine captured"
-    )
-    yield fact("captured layers", captured)
     yield fact("attention backends", ", ".join(sorted(READERS)))
     yield fact("recorded", support.RECORDED)
-
-
-def _default_layers(target_layers: int) -> tuple[int, ...]:
-    """Return the installed vLLM's default for a target of that many layers; () if it has none."""
-    try:
-        from vllm.model_executor.models.interfaces import SupportsEagle3
-
-        target = SimpleNamespace(model=SimpleNamespace(layers=range(target_layers)))
-        return tuple(SupportsEagle3.get_eagle3_default_aux_hidden_state_layers(target))
-    except (ImportError, AttributeError, TypeError):
-        return ()
-
-
-def _run(run: Path) -> Iterator[Check]:
-    try:
-        manifest = read_manifest(run)
-    except TraceError as error:
-        hint = "give a recorded run's directory"
-        yield problem("run", str(error), hint)
-        return
-    engine = f"{manifest.engine} {manifest.engine_version}, {manifest.runner} runner"
-    served = f"{manifest.method}, K = {manifest.k}" if manifest.drafter else "no speculation"
-    yield fact("run", f"{run}: {engine}, {served}")
-    chosen = LAYER_SOURCES.get(manifest.aux_layers_source, f"{manifest.aux_layers_source}")
-    layers = f"{', '.join(map(str, manifest.aux_layers))} ({chosen})"
-    detail = layers if manifest.aux_layers else "none"
-    yield fact("run's captured layers", detail)
-    if manifest.device_bytes is not None:
-        most = f"at most {manifest.device_bytes / 1e6:.1f} MB on each rank's device"
-        yield fact("probe's memory", most)
-    if manifest.witness is not None:
-        yield _witnessed(manifest)
-    for note in manifest.notes:
-        yield fact("run's note", note)
-
-
-def _witnessed(manifest: Manifest) -> Check:
-    """Return what the start-up witness of a run found."""
-    topic, guide = "run's first chain", "docs/extending/add-a-drafter.md"
-    if manifest.witness != AGREES:
-        detail = f"computed a second time: {manifest.witness}"
-        return Check(topic=topic, ok=None, detail=detail, hint=f"see {guide}")
-    fed = f"; the state {manifest.fed_state} is fed to the next depth" if manifest.fed_state else ""
-    return fact(topic, f"agrees with a second computation{fed}")
 
 
 def target_check(model: str) -> Check:

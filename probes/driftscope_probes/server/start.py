@@ -222,14 +222,6 @@ of 0 kills its processes at once, and the last rows are lost."""
 
 
 LABEL_HEADER = "driftscope_probes.server.label_header.LabelHeader"
-DEV_MODE = "VLLM_SERVER_DEV_MODE"
-"""vLLM's switch for /collective_rpc and for many other endpoints."""
-OPENED = (
-    "--control opens vLLM's development endpoints: anyone who can reach this port can then call "
-    "any method of the workers, put the engine to sleep, drop its caches and replace its weights, "
-    "even without an API key; keep the port private, or control the probe through the run "
-    "directory instead"
-)
 
 
 def replace_with_vllm(
@@ -237,10 +229,9 @@ def replace_with_vllm(
     options: Sequence[str],
     recording: Recording,
     *,
-    control: bool = False,
     speculation: bool = True,
 ) -> NoReturn:
-    """Replace this process by vLLM's server for `model`; `control` opens its RPC to the workers.
+    """Replace this process by vLLM's server for `model`.
 
     Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises UsageError if `options` name no drafter
     although there is `speculation`, or one although there is none, ProbeError if vLLM is not
@@ -259,9 +250,6 @@ def replace_with_vllm(
     )
     if switch_on(_named(recording, drafter_name(options) if speculation else NO_SPECULATION)):
         options = [*options, "--middleware", LABEL_HEADER]
-    if control:
-        os.environ[DEV_MODE] = "1"
-        say(OPENED)
     command = vllm_command(model, options)
     os.execv(command[0], command)  # noqa: S606 the Python of this environment, no shell
 

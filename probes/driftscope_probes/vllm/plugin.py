@@ -41,7 +41,6 @@ SEAMS = (
     ("vllm.v1.worker.gpu_model_runner", f"{_OURS}.runner_v1", "install_runner"),
     ("vllm.v1.spec_decode.llm_base_proposer", f"{_OURS}.runner_v1", "install_proposer"),
     ("vllm.v1.worker.gpu.model_runner", f"{_OURS}.runner_v2", "install_runner"),
-    ("vllm.v1.worker.worker_base", f"{_OURS}.worker", "install_control"),
     ("vllm.v1.spec_decode.medusa", f"{_OURS}.runner_v1", "install_medusa"),
     *(
         (

@@ -78,7 +78,6 @@ HOOKS = {
         ),
     ),
     "worker": (
-        HookPoint("vllm.v1.worker.worker_base", "WorkerBase", "control while it runs"),
         HookPoint(
             "vllm.v1.worker.gpu_worker",
             "Worker.load_model",

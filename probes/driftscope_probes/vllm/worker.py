@@ -1,8 +1,6 @@
-"""Hooks vLLM's worker: recording begins after its models are loaded, and `collective_rpc` reaches a
-method that changes the running probe.
+"""Hooks vLLM's worker: recording begins after its models are loaded.
 
-Written against vllm.v1.worker.gpu_worker and worker_base, 0.25 to 0.32; the CPU's worker inherits
-from them.
+Written against vllm.v1.worker.gpu_worker, 0.25 to 0.32; the CPU's worker inherits from it.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from driftscope_probes.control import METHOD
 from driftscope_probes.guard import hook_method
-from driftscope_probes.start_guard import StartGuard, this_process_fault
+from driftscope_probes.start_guard import StartGuard
 from driftscope_probes.vllm import runner_v1, runner_v2
 from driftscope_probes.vllm.attach import (
     begin_without_drafter,
@@ -76,38 +73,3 @@ def _begin(worker: Any) -> None:
     elif config.speculative_config is None and is_last_stage(config):
         version = "v2" if getattr(worker, "use_v2_model_runner", False) else "v1"
         begin_without_drafter(runner, version, config)
-
-
-def install_control(module: Any) -> None:
-    """Add the control method to the workers of vllm.v1.worker.worker_base."""
-    setattr(module.WorkerBase, METHOD, _driftscope_control)
-
-
-def _driftscope_control(
-    worker: Any, action: str = "status", **values: Any
-) -> dict[str, Any] | None:
-    """Run status, start, stop, or set with every=, budget=, per_head=, labels=; never raises.
-
-    Return None from a pipeline stage before the last, which has no drafter.
-    """
-    try:
-        recorder = recorder_of_runner(worker.model_runner)
-        control = getattr(recorder, "control", None)
-        if control is None:
-            config = getattr(worker, "vllm_config", None)
-            if config is not None and not is_last_stage(config):
-                return None
-            return {"error": _why(recorder)}
-        answer: dict[str, Any] = control.answer(action, values)
-        return answer
-    except Exception as error:  # an engine must not fail because of its probe
-        return {"error": f"{type(error).__name__}: {error}"}
-
-
-def _why(recorder: object) -> str:
-    """Return why there is nothing to control."""
-    if (fault := this_process_fault()) is not None:
-        return f"nothing is recorded: {fault.reason}"
-    if recorder is not None:
-        return "this worker records no chains, so that there is nothing to change"
-    return "this worker has no drafter that is recorded"

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from support.engine_process.job import Job, engine, prompts
 
-from driftscope_probes.control import METHOD
+from driftscope.trace.control import Change
+from driftscope_probes.control import change_run
 from driftscope_probes.engine import LABEL
 
-CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("status", {}),
-    ("stop", {}),
-    ("start", {}),
-    ("set", {"every": 2}),
-    ("set", {"every": 1, "per_head": True}),
-    ("set", {"per_head": False, "labels": ["a"]}),
-    ("set", {"labels": ["nobody"]}),
-    ("set", {"labels": []}),
-    ("set", {"every": 0}),
-    ("set", {"evry": 2}),
-    ("explode", {}),
-    ("set", {"budget": 0.5}),
+CHANGES = (
+    Change(every=1),
+    Change(recording=False),
+    Change(recording=True),
+    Change(every=2),
+    Change(every=1, per_head=True),
+    Change(per_head=False, labels=("a",)),
+    Change(labels=("nobody",)),
+    Change(labels=()),
+    Change(budget=0.5),
 )
 
 
@@ -39,8 +37,10 @@ def main() -> None:
         for extra in ({LABEL: "a"}, {LABEL: "b"}, None)
     ]
     said = []
-    for action, values in CHANGES:
-        (answer,) = llm.collective_rpc(METHOD, args=(action,), kwargs=values)
+    run = Path(os.environ["DRIFTSCOPE_TRACE"])
+    for change in CHANGES:
+        answers = change_run(run, change)
+        (answer,) = (one for one in answers if one["source"].startswith("worker"))
         asked = [{"prompt_token_ids": ids} for ids in prompts(3)]
         outputs = llm.generate(asked, params, use_tqdm=False)
         tokens = [list(output.outputs[0].token_ids) for output in outputs]

@@ -1,11 +1,10 @@
-"""Hostile servers on real sockets: the behaviours of METRICS, OPENAI and CONTROL by name.
+"""Hostile servers on real sockets: the behaviours of METRICS and OPENAI by name.
 
     with hostile_server() as server:
         watch(server.url("endless"))             # METRICS: GET /endless/metrics
         replay(server.url("endless-answer"))     # OPENAI: GET and POST /endless-answer/v1/...
-        probe_status(server.url("deep"))         # CONTROL: POST /deep/collective_rpc
 
-The first part of a path names the behaviour. Names are unique over all three tables.
+The first part of a path names the behaviour. Names are unique over both tables.
 `python -m support.hostile.server` prints the URL and serves until its standard input ends.
 """
 
@@ -108,7 +107,7 @@ def hostile_server(**more: Behaviour) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _listening(more: Mapping[str, Behaviour], elsewhere: str) -> Iterator[Server]:
-    behaviours, stopped = {**METRICS, **OPENAI, **CONTROL, **more}, threading.Event()
+    behaviours, stopped = {**METRICS, **OPENAI, **more}, threading.Event()
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -460,34 +459,6 @@ OPENAI: dict[str, Behaviour] = {
     "key-echo-models": _but(MODELS_AT, _echo),
 }
 """Behaviours that `replay URL` meets; each answers everything but one thing correctly."""
-
-
-# The workers' answers to `probe URL`.
-
-
-STATUS = {"source": "worker0-1", "closed": False, "flushed_s": 1.5, "rows": {"draft": 1}}
-
-
-def _process(**odd: Any) -> Behaviour:
-    return _json({"results": [{**STATUS, **odd}]})
-
-
-CONTROL: dict[str, Behaviour] = {
-    "status-deep": _json(_deep(100_000)),
-    "status-null": _json("null"),
-    "status-list": _json("[1, 2]"),
-    "status-words": _json({"results": ["closed"]}),
-    "status-empty": _json({"results": [{}]}),
-    "status-rows": _process(rows=[1, 2]),
-    "status-counts": _process(dropped={"queue_full": "many"}),
-    "status-rate": _process(rate="all"),
-    "status-control": _process(control={"labels": 7, "every": "x"}),
-    "status-error": _json({"results": [{"error": ["\x1b[2J"]}]}),
-    "status-endless": _endless,
-    "status-bomb": _gzip_bomb,
-    "status-slow": _byte_by_byte,
-}
-"""Behaviours that `probe status URL` meets."""
 
 
 if __name__ == "__main__":

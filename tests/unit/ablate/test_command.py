@@ -34,11 +34,11 @@ from driftscope.ablate.intervention import (
     Attention,
 )
 from driftscope.ablate.result import Ablation, Decomposition, Part
-from driftscope.ablate.run import AblationOptions, PromptMeter, run_ablation
+from driftscope.ablate.run import AblationOptions, run_ablation
 from driftscope.boundary.json_document import ABLATION
 from driftscope.cli import run_reports
 from driftscope.cli.app import app
-from driftscope.errors import CheckpointError, UsageError
+from driftscope.errors import CheckpointError, NoDataError, UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.reference.drafter import Drafter
@@ -359,7 +359,7 @@ PROMPTS, STOPPED = BATCH + 4, BATCH + 2
 SOME = ("--prompts", "trio", "--k", "3", "--most-prompts", str(PROMPTS), "--positions", "4")
 
 
-def _resumed(*options: str) -> Result:
+def _interrupted(*options: str) -> Result:
     drafter = str(trio_path() / "eagle3")
     named = ("--interventions", "hide-sink,served-dtype", *options)
     return CliRunner().invoke(app, ["ablate", drafter, "--target", str(TARGET), *SOME, *named])
@@ -371,49 +371,22 @@ def _stopping(prompts: Sequence[Any], _what: str) -> Iterator[Any]:
     raise KeyboardInterrupt
 
 
-@pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the output of an ablation that was interrupted."""
-    output = tmp_path / "why.html"
-    with monkeypatch.context() as patch:
-        patch.setattr(run_reports, "steps", _stopping)
-        done = _resumed("-o", str(output))
-    assert done.exit_code == 130
-    assert f"{output}.work keeps what is measured" in done.stderr
-    return output
-
-
-def test_it_goes_on_and_gives_the_same_result(
-    stopped: Path, monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_ends_with_the_result_of_the_prompts_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured: list[str] = []
-    whole = PromptMeter.measured
-
-    def counted(self: PromptMeter, passage: Any, writing: Any) -> Any:
-        measured.append(passage.key)
-        return whole(self, passage, writing)
-
-    monkeypatch.setattr(PromptMeter, "measured", counted)
-    done = _resumed("-o", str(stopped), "--json")
-    assert done.exit_code == 0, done.output
-    assert len(measured) == PROMPTS - STOPPED
-    assert not stopped.with_name("why.html.work").exists()
-    assert "What each intervention changes" in stopped.read_text()
-    assert done.stdout == _resumed("--json").stdout
-
-
-def test_another_request_is_refused(stopped: Path) -> None:
-    done = _resumed("-o", str(stopped), "--positions", "5")
-    assert isinstance(done.exception, UsageError)
-    assert "another --positions" in str(done.exception)
-    assert stopped.with_name("why.html.work").exists()
-
-
-def test_without_an_output_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_reports, "steps", _stopping)
-    done = _resumed()
+    done = _interrupted("-o", str(tmp_path / "why.html"), "--json")
     assert done.exit_code == 130
-    assert "nothing is kept: name an --output" in done.stderr
+    found = json.loads(done.stdout)
+    assert found["stopped"] is True and found["prompts"] == STOPPED
+    assert f"the result is of {STOPPED} prompts" in done.stderr
+    assert "What each intervention changes" in (tmp_path / "why.html").read_text()
+
+
+def test_ctrl_c_before_enough_prompts_has_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_reports, "steps", lambda prompts, _: _stopping(prompts[:1], ""))
+    done = _interrupted()
+    assert isinstance(done.exception, NoDataError)
 
 
 SEEDS = range(10)

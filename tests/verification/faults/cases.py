@@ -63,7 +63,6 @@ OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
     ("killed", "write"): (0.02, disk.write_and_be_killed),
     ("hostile server", "watch"): (0.005, partial(peers.ask_server, "watch")),
     ("hostile server", "replay"): (0.004, partial(peers.ask_server, "replay")),
-    ("hostile server", "probe status"): (0.003, partial(peers.ask_server, "probe status")),
 }
 """Cases other than damaged runs, by name and command, each with its share of all cases."""
 

@@ -12,21 +12,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from support.hostile.server import CONTROL, METRICS, OPENAI
+from support.hostile.server import METRICS, OPENAI
 
 from driftscope.telemetry import watch as follow
 from driftscope.workloads.client import replay, server
-from driftscope_probes import control
 from verification.faults.command import Outcome, outcome_of
 
 DEADLINE_S = 1.0
 """Time for a whole answer, in seconds, instead of the longer time that a real server gets."""
 KEY_VARIABLE, KEY = "FAULTS_API_KEY", "sk-0123456789abcdefghij"
 SUITE = "{prompts: chat, baseline: as asked, conditions: {as asked: []}, settings: {max_tokens: 4}}"
-SERVERS = {"watch": sorted(METRICS), "replay": sorted(OPENAI), "probe status": sorted(CONTROL)}
+SERVERS = {"watch": sorted(METRICS), "replay": sorted(OPENAI)}
 """Behaviours of a server, by the command that contacts it."""
-_WHOLE = frozenset({"watch", "probe status"})
-"""Commands with a single request: they report a fault in one line and print nothing else."""
 _url = ""
 
 
@@ -51,7 +48,7 @@ def running() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _short_deadlines() -> Iterator[None]:
-    modules: Sequence[Any] = (follow, server, replay, control)
+    modules: Sequence[Any] = (follow, server, replay)
     before = [module.LIMITS for module in modules]
     for module in modules:
         module.LIMITS = replace(module.LIMITS, seconds=DEADLINE_S)
@@ -68,8 +65,6 @@ def ask_server(command: str, random: Random, _: Path, folder: Path) -> None:
     key = ["--api-key-env", KEY_VARIABLE]
     if command == "watch":
         arguments = ["watch", _url + behaviour, "--once"]
-    elif command == "probe status":
-        arguments = ["probe", "status", _url + behaviour, *key]
     else:
         (folder / "suite.yaml").write_text(SUITE)
         arguments = ["replay", f"{_url}{behaviour}/v1", "--suite", str(folder / "suite.yaml")]
@@ -81,7 +76,7 @@ def ask_server(command: str, random: Random, _: Path, folder: Path) -> None:
 
 
 def _check(command: str, behaviour: str, found: Outcome, folder: Path) -> None:
-    if found.code and command in _WHOLE:
+    if found.code and command == "watch":  # a single request: a fault is one line
         lines = found.err.splitlines()
         assert len(lines) == 1, f"{behaviour}: {len(lines)} lines: {found.err[:300]!a}"
         assert lines[0].startswith("driftscope: error: "), f"{behaviour}: {lines[0][:200]!a}"

@@ -207,9 +207,9 @@ OPTIONS: Mapping[str, Line] = {
     "RUN": lambda text, _, __: ["analyze", text],
     "RUN of compare": lambda text, run, __: ["compare", run, text],
     "TARGET of watch": lambda text, _, __: ["watch", text, "--once"],
-    "TARGET of probe": lambda text, _, __: ["probe", "status", text],
-    "--api-key-env": lambda text, _, __: [
-        *("probe", "status", "http://127.0.0.1:9", "--api-key-env", text)
+    "RUN of probe": lambda text, _, __: ["probe", "status", text],
+    "--api-key-env": lambda text, _, out: [
+        *("replay", "http://127.0.0.1:9", "-o", out / "replay", "--api-key-env", text)
     ],
     "--suite": lambda text, _, __: ["replay", "http://127.0.0.1:9", "--suite", text, "-o", "run"],
     "URL of replay": lambda text, _, out: ["replay", text, "-o", out / "replay"],

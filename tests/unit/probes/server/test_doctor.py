@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from support.runs import Spec, write_run
 
 from driftscope_probes.engine import HookPoint
 from driftscope_probes.server import doctor, doctor_sglang
@@ -297,45 +296,6 @@ def test_what_the_report_of_a_bug_needs_is_there(checks: list[dict[str, Any]]) -
     topics = {check["topic"] for check in checks}
     assert topics >= {"Python", "driftscope", "torch", "vLLM", "plugin", "settings"}
     assert topics >= {"device", "runner", "attention backends", "recorded"}
-
-
-@pytest.mark.process
-def test_the_default_captured_layers_are_the_installed_vllms(
-    checks: list[dict[str, Any]],
-) -> None:
-    (found,) = [check["detail"] for check in checks if check["topic"] == "captured layers"]
-    assert "this vLLM captures 2, 16, 29 of a target with 32 layers" in found
-
-
-def _of_run(run: Path) -> dict[str, str]:
-    return {check.topic: check.detail for check in doctor._run(run)}
-
-
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("config", "1, 2, 3 (named in the drafter's config)"),
-        ("engine default", "1, 2, 3 (the engine's default: the drafter's config names none"),
-        (None, "1, 2, 3 (not recorded how they were chosen)"),
-    ],
-)
-def test_a_recorded_run_says_what_its_engine_captured(
-    tmp_path: Path, source: str | None, said: str
-) -> None:
-    run = write_run(tmp_path / "run", Spec(aux_layers_source=source))
-    assert _of_run(run)["run's captured layers"].startswith(said)
-    assert "probe's memory" not in _of_run(run)
-
-
-def test_a_recorded_run_without_captured_layers_says_so_and_how_much_memory_the_probe_takes(
-    tmp_path: Path,
-) -> None:
-    run = write_run(tmp_path / "run", Spec(aux_layers=()))
-    stated = json.loads((run / "manifest.json").read_text()) | {"device_bytes": 2_340_000}
-    (run / "manifest.json").write_text(json.dumps(stated))
-    assert _of_run(run)["run's captured layers"] == "none"
-    assert _of_run(run)["probe's memory"] == "at most 2.3 MB on each rank's device"
-    assert "no such directory" in _of_run(tmp_path / "nothing")["run"]
 
 
 @pytest.mark.process

@@ -15,6 +15,7 @@ import torch
 from support.tiny_drafter import LAYERS, Batch, engine_config, watched
 
 from driftscope.errors import DriftscopeError, NotATraceError, ProbeError, TraceError
+from driftscope.trace.control import Change, ControlValueError
 from driftscope.trace.manifest import AGREES, AUX_FROM_ENGINE, GREEDY, read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.schema import conform
@@ -386,9 +387,10 @@ def test_ranks_take_no_budget_while_they_run(
     recorder = recorder_of(_rank(make_drafter, 0).proposer)
     assert isinstance(recorder, Recorder)
     assert recorder.control is not None
-    answer = recorder.control.answer("set", {"budget": 0.02})
-    assert answer == {"error": "budget: not available with tensor parallelism; give every"}
-    assert recorder.control.answer("set", {"every": 5})["rate"] == 1 / 5
+    with pytest.raises(ControlValueError, match="not available with tensor parallelism"):
+        recorder.control.apply(Change(budget=0.02))
+    recorder.control.apply(Change(every=5))
+    assert recorder.sampler.rate == 1 / 5
     recorder.close()
     assert read_trace(run).manifest.notes == ()
 
