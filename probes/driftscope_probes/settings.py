@@ -1,4 +1,4 @@
-"""The probe's settings: environment variables take precedence over the DRIFTSCOPE_CONFIG file."""
+"""The probe's settings, read from environment variables."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import hashlib
 import os
 import secrets
 import time
-import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary.bounds import MAX_JSON_BYTES
-from driftscope.boundary.files import read_text
 from driftscope.errors import SettingError, TelemetryError
 from driftscope.telemetry import settings as telemetry
 from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
@@ -132,7 +129,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
     """
     if is_disabled(environ):
         return None
-    values = {**_file(environ.get("DRIFTSCOPE_CONFIG", "")), **_environment(environ)}
+    values = _environment(environ)
     if not values.get("trace"):
         return None
     return Settings(
@@ -159,11 +156,7 @@ def telemetry_from(environ: Mapping[str, str]) -> telemetry.Settings | None:
     if is_disabled(environ):
         return None
     try:
-        values = {**_file(environ.get("DRIFTSCOPE_CONFIG", "")), **_environment(environ)}
-    except (SettingError, OSError):
-        values = _environment(environ)
-    try:
-        return telemetry.settings_from({**environ, **_telemetry(values)})
+        return telemetry.settings_from({**environ, **_telemetry(_environment(environ))})
     except TelemetryError:
         return None
 
@@ -242,26 +235,6 @@ def request_key() -> bytes:
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     values = {name: environ.get(f"DRIFTSCOPE_{name.upper()}") for name in NAMES}
     return {name: value for name, value in values.items() if value}
-
-
-def _file(name: str) -> dict[str, str]:
-    if not name:
-        return {}
-    try:
-        raw = tomllib.loads(read_text(name, limit=MAX_JSON_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SettingError(f"DRIFTSCOPE_CONFIG: {name} cannot be read as TOML ({error})") from error
-    unknown = sorted(set(raw) - set(NAMES))
-    if unknown:
-        raise SettingError(
-            f"DRIFTSCOPE_CONFIG: {name} has unknown settings {', '.join(unknown)}"
-            f"{suggestion(unknown[0], NAMES)}; known are {', '.join(NAMES)}"
-        )
-    if isinstance(labels := raw.get("labels"), list):
-        raw["labels"] = ",".join(map(str, labels))
-    if isinstance(sinks := raw.get("sink_tokens"), list):
-        raw["sink_tokens"] = "".join(f"{slot}," for slot in sinks)
-    return {key: str(value) for key, value in raw.items()}
 
 
 def _telemetry(values: Mapping[str, Any]) -> dict[str, str]:

@@ -21,7 +21,6 @@ from driftscope.cli.app import app
 from driftscope.pipeline import Inputs, analyze
 from driftscope.telemetry import settings as telemetry_settings
 from driftscope_probes import settings as probe_settings
-from driftscope_probes.settings import Settings, settings_from
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -147,16 +146,6 @@ def test_the_page_of_settings_has_every_variable_with_its_meaning() -> None:
     for name, meaning in shown.items():
         if name not in others:
             assert f"{meaning}." == fields.get(name.lower()) or f"{meaning}." == exports[name]
-
-
-def test_the_example_of_a_settings_file_is_understood(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
-    (tmp_path / "probe.toml").write_text(example)
-    settings = settings_from({"DRIFTSCOPE_CONFIG": str(tmp_path / "probe.toml")})
-    assert isinstance(settings, Settings)
-    assert (settings.budget, settings.labels) == (0.005, ("chat", "agent"))
-    assert settings.telemetry is not None
-    assert settings.telemetry.prometheus == ("127.0.0.1", 9464)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))

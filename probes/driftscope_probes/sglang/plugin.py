@@ -110,7 +110,7 @@ SEAMS = (
 
 
 def register() -> None:
-    """Turn the probe on if DRIFTSCOPE_TRACE or DRIFTSCOPE_CONFIG is set; otherwise do nothing.
+    """Turn the probe on if DRIFTSCOPE_TRACE is set; otherwise do nothing.
 
     With DRIFTSCOPE_STRICT=1 a fault ends the process: SGLang catches exceptions of its plugins.
     """

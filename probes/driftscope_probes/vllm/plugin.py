@@ -60,7 +60,7 @@ _DOWN = "_driftscope_down"
 
 
 def register() -> None:
-    """Turn the probe on if DRIFTSCOPE_TRACE or DRIFTSCOPE_CONFIG is set; otherwise do nothing.
+    """Turn the probe on if DRIFTSCOPE_TRACE is set; otherwise do nothing.
 
     Raises an exception only with DRIFTSCOPE_STRICT=1.
     """

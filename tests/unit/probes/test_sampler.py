@@ -311,13 +311,6 @@ def test_so_many_labels_are_remembered() -> None:
     assert chosen is not None and chosen.tolist() == [False, True, True]
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "driftscope.toml"
-    path.write_text('trace = "/runs/file"\nevery = 16\nsink_tokens = 2\ntoken_ids = true\n')
-    return path
-
-
 def _trace(trace: str, **settings: str) -> Settings:
     given = {"TRACE": trace, **settings}
     found = settings_from({f"DRIFTSCOPE_{name}": value for name, value in given.items()})
@@ -336,20 +329,6 @@ def test_every_setting_can_be_given() -> None:
     telemetry = {"otlp", "prometheus", "metric_labels", "metric_regions"}
     attributes = {field.name for field in fields(Settings)} - {"sink_source", "telemetry"}
     assert set(NAMES) == attributes | telemetry
-
-
-def test_a_config_file_has_lists_and_says_where_figures_go(tmp_path: Path) -> None:
-    file = tmp_path / "driftscope.toml"
-    file.write_text(
-        'trace = "/runs/a"\notlp = "http://collector:4318"\nprometheus = 9464\n'
-        'labels = ["a", "b c"]\nbudget = 0.5\nper_head = true\n'
-    )
-    found = settings_from({"DRIFTSCOPE_CONFIG": str(file)})
-    assert found is not None and found.telemetry is not None
-    assert (found.labels, found.budget, found.per_head) == (("a", "b c"), 0.5, True)
-    assert found.telemetry.prometheus == ("127.0.0.1", 9464)
-    assert found.telemetry.metrics is not None
-    assert found.telemetry.metrics.endpoint == "http://collector:4318/v1/metrics"
 
 
 def test_every_setting_has_a_variable() -> None:
@@ -386,30 +365,11 @@ def test_every_setting_has_a_variable() -> None:
     )
 
 
-def test_the_environment_beats_the_file(config: Path) -> None:
-    found = settings_from(
-        {
-            "DRIFTSCOPE_CONFIG": str(config),
-            "DRIFTSCOPE_TRACE": "/runs/environment",
-            "DRIFTSCOPE_TOKEN_IDS": "0",
-            "DRIFTSCOPE_SINK_TOKENS": "",
-        }
-    )
-    assert found == Settings(
-        trace=Path("/runs/environment"),
-        every=16,
-        sink_tokens=2,
-        sink_source="given",
-        token_ids=False,
-    )
-
-
 @pytest.mark.parametrize("value", ["1", "true", "YES", " on ", "perhaps", "2"])
-def test_disable_wins_over_everything(config: Path, value: str) -> None:
+def test_disable_wins_over_everything(value: str) -> None:
     environ = {
         "DRIFTSCOPE_DISABLE": value,
         "DRIFTSCOPE_TRACE": "/runs/a",
-        "DRIFTSCOPE_CONFIG": str(config),
         "DRIFTSCOPE_EVERY": "not a number",
     }
     assert settings_from(environ) is None
@@ -438,32 +398,6 @@ def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
     with pytest.raises(ProbeError) as caught:
         settings_from({"DRIFTSCOPE_TRACE": "/a", f"DRIFTSCOPE_{name}": value})
     assert re.fullmatch(rf"DRIFTSCOPE_{name}={value!r}: give [^\n]+", str(caught.value))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('trace = "/a"\nevery = "often"', "DRIFTSCOPE_EVERY='often': give a whole number"),
-        ('trace = "/a"\nevery = [1]', "DRIFTSCOPE_EVERY='[1]': give a whole number"),
-        (
-            'trace = "/a"\nevry = 2\nfoo = 1',
-            "settings evry, foo; did you mean every?; known are",
-        ),
-        ("trace = /a", "cannot be read as TOML"),
-        (None, "cannot be read as TOML"),
-    ],
-)
-def test_a_config_file_that_cannot_be_used_is_named(
-    tmp_path: Path, text: str | None, words: str
-) -> None:
-    path = tmp_path / "driftscope.toml"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ProbeError) as caught:
-        settings_from({"DRIFTSCOPE_CONFIG": str(path)})
-    assert words in str(caught.value)
-    assert str(caught.value).startswith("DRIFTSCOPE_")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_relative_run_directory_is_fixed_to_where_the_engine_starts(

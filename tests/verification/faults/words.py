@@ -20,7 +20,6 @@ from driftscope.errors import ControlError, DriftscopeError, UsageError
 from driftscope.trace.control import CONTROL, ControlValueError, read_control
 from driftscope.workloads.suites.prompts import read_prompts
 from driftscope.workloads.suites.suite import load_suite
-from driftscope_probes.settings import settings_from
 from verification.faults.command import (
     argument_of,
     check_files,
@@ -134,18 +133,6 @@ name = "slow"
 fail_on = "tpot.p50 > 1.1 * baseline.tpot.p50"
 """,
         read_rules,
-    ),
-    "settings.toml": (
-        """trace = "run-{time}"
-every = 4
-budget = "1%"
-labels = ["a", "b"]
-sink_tokens = [0, 1]
-per_head = true
-max_mb = 100
-prometheus = 9464
-""",
-        lambda path: settings_from({"DRIFTSCOPE_CONFIG": str(path), "DRIFTSCOPE_TRACE": "run"}),
     ),
     "prompts.jsonl": (
         """{"prompt": "a", "label": "b"}

@@ -59,21 +59,6 @@ def read_only_disk(folder: Path) -> Iterator[Environment]:
 
 
 @contextlib.contextmanager
-def pipe_for_settings(folder: Path) -> Iterator[Environment]:
-    """Yield a configuration file that is a named pipe, which nobody writes to."""
-    os.mkfifo(folder / "settings.toml")
-    yield {"DRIFTSCOPE_CONFIG": str(folder / "settings.toml")}
-
-
-@contextlib.contextmanager
-def misspelt_file(folder: Path) -> Iterator[Environment]:
-    """Yield a configuration file with a misspelt key."""
-    path = folder / "settings.toml"
-    path.write_text(f'trace = "{folder / "run"}"\nevry = 4\n')
-    yield {"DRIFTSCOPE_CONFIG": str(path)}
-
-
-@contextlib.contextmanager
 def port_taken(_: Path) -> Iterator[Environment]:
     """Yield a port for Prometheus at which something else listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -183,15 +168,6 @@ ROWS: Mapping[str, Row] = {
         settings={"EVRY": "4"},
         said="DRIFTSCOPE_EVRY is no setting and has no effect; did you mean DRIFTSCOPE_EVERY?",
         records=True,
-    ),
-    "a missing settings file": Row(
-        settings={"CONFIG": "/nope.toml"}, said=f"{NOTHING}DRIFTSCOPE_CONFIG: /nope.toml cannot"
-    ),
-    "a settings file that is a pipe": Row(
-        place=pipe_for_settings, said=f"{NOTHING}DRIFTSCOPE_CONFIG: "
-    ),
-    "a misspelt key in a settings file": Row(
-        place=misspelt_file, said="has unknown settings evry; did you mean every?"
     ),
     "off by an unknown word, everything else wrong": Row(
         settings={"DISABLE": "banana", "CONFIG": "/nope.toml", "EVERY": "often", "STRICT": "1"},

@@ -105,7 +105,6 @@ def test_disabled_it_reads_no_other_setting() -> None:
         "print('started')",
         **BAD,
         DRIFTSCOPE_DISABLE="banana",
-        DRIFTSCOPE_CONFIG="/nope.toml",
         DRIFTSCOPE_EVRY="4",
         DRIFTSCOPE_STRICT="1",
     )
@@ -161,7 +160,6 @@ def _stand_in(root: Path) -> str:
     ("broken", "environ", "kind"),
     [
         ("", {"DRIFTSCOPE_EVERY": "often"}, "setting"),
-        ("", {"DRIFTSCOPE_CONFIG": "/nope.toml"}, "setting"),
         ("pyarrow", {}, "package"),
     ],
 )
