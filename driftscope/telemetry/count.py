@@ -9,7 +9,6 @@ reached its size limit on disk.
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,13 +24,9 @@ from driftscope.boundary.bounds import MAX_K, MAX_LAYERS
 from driftscope.boundary.files import PRIVATE_FILE, read_json, write_file
 from driftscope.metrics.attention import layer_means
 from driftscope.metrics.fallback import UNKNOWN
-from driftscope.regions import first_drafted, regions_at
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import (
     OTHER_LABEL,
-    REGION_ACCEPTED,
-    REGION_ROUNDS,
-    REGION_VERIFIED,
     REQUEST_LENGTH,
     Snapshot,
     Tally,
@@ -41,7 +36,7 @@ from driftscope.telemetry.instruments import (
 from driftscope.trace.ranks import place_of
 from driftscope.trace.schema import lengths_of, numbers_of, validity_of
 from driftscope.trace.status import DROP_CAUSES, Status
-from driftscope.vocabulary import MASS_CLASSES, Region
+from driftscope.vocabulary import MASS_CLASSES
 
 Matrix = NDArray[np.float64]
 PLACES = ("in", "prenorm", "postnorm", "fed")
@@ -58,11 +53,6 @@ _OPERATIONS = {"chatcmpl-": CHAT, "cmpl-": COMPLETION}
 ERRORS = ("abort", "error")
 """Finish reasons that are an `error.type`: the client went away or the engine stopped, and an error
 inside the engine."""
-REMEMBERED_ROUNDS = 2_097_152
-"""Most rounds of running requests that are kept, 24 bytes each. Those of the oldest requests are
-discarded beyond it, and are in no region."""
-_Rounds = tuple["array[int]", "array[int]", "array[int]"]
-"""Position, verified and accepted tokens of a request's rounds so far."""
 _PREFIX = "telemetry-"
 REMEMBERED_REQUESTS = 65_536
 """Most running requests that are tracked. The oldest is discarded, so that a request whose end is
@@ -100,59 +90,6 @@ class BatchCounter:
         """Count the rows of one batch; raise BadRowError for a value that no engine writes."""
         if (count := _TAKES.get(record)) is not None and batch.num_rows:
             count(self, batch)
-
-
-class RegionCounter:
-    """Keeps the rounds of running requests, and counts them by region once a request has ended.
-
-    A request has its regions when it ends. Rounds of a request without them are not counted.
-    """
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._open: OrderedDict[str, _Rounds] = OrderedDict()
-        self._kept = 0
-
-    def verified(self, batch: pa.RecordBatch) -> None:
-        """Keep the rounds of a batch of `verify`."""
-        names = ("request", "position", "verified", "accepted")
-        columns = (batch.column(name).to_pylist() for name in names)
-        for request, *numbers in zip(*columns, strict=True):
-            if numbers[1]:
-                self._keep(request, numbers)
-
-    def finished(self, row: Mapping[str, Any]) -> None:
-        """Count the rounds of a request that ended; `row` is its RequestRow by column."""
-        rounds = self._open.pop(row["request"], None)
-        if rounds is None:
-            return
-        self._kept -= len(rounds[0])
-        if row["region_starts"]:
-            self._count(row, rounds)
-
-    def _keep(self, request: str, numbers: list[int]) -> None:
-        rounds = self._open.get(request)
-        if rounds is None:
-            rounds = self._open[request] = array("q"), array("q"), array("q")
-        for column, number in zip(rounds, numbers, strict=True):
-            column.append(number)
-        self._kept += 1
-        while self._kept > REMEMBERED_ROUNDS:
-            self._kept -= len(self._open.popitem(last=False)[1][0])
-
-    def _count(self, row: Mapping[str, Any], rounds: _Rounds) -> None:
-        if len(row["region_starts"]) != len(row["region_codes"] or ()):
-            raise BadRowError("a row whose region_starts and region_codes differ in length")
-        position, verified, accepted = rounds
-        places = regions_at(first_drafted(position, row["prompt_tokens"]), row["region_starts"])
-        codes = np.asarray(row["region_codes"])[places]
-        for code in np.unique(codes).tolist():
-            if not 0 <= code < len(Region.ALL):  # a region of a later version
-                continue
-            mine, name = codes == code, Region.ALL[code]
-            self._tally.add(REGION_ROUNDS, int(mine.sum()), region=name)
-            self._tally.add(REGION_VERIFIED, int(np.asarray(verified)[mine].sum()), region=name)
-            self._tally.add(REGION_ACCEPTED, int(np.asarray(accepted)[mine].sum()), region=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,19 +132,13 @@ class Finished:
 class RequestLog:
     """Follows requests through batches of `verify` and `request`."""
 
-    def __init__(
-        self, tally: Tally, labels: tuple[str, ...] = (), *, regions: bool = False
-    ) -> None:
-        """`labels`: the labels that become an attribute value; all others count as OTHER_LABEL.
-        `regions`: whether rounds are also counted by kind of text."""
+    def __init__(self, tally: Tally, labels: tuple[str, ...] = ()) -> None:
+        """`labels`: the labels that become an attribute value; all others count as OTHER_LABEL."""
         self._tally, self._labels = tally, labels
-        self._regions = RegionCounter(tally) if regions else None
         self._open: OrderedDict[str, Rounds] = OrderedDict()
 
     def verified(self, batch: pa.RecordBatch) -> None:
         """Count a batch of `verify`."""
-        if self._regions is not None:
-            self._regions.verified(batch)
         names = ("request", "verified", "accepted", "time_s", "position")
         columns = (batch.column(name).to_pylist() for name in names)
         for request, verified, accepted, time_s, position in zip(*columns, strict=True):
@@ -226,8 +157,6 @@ class RequestLog:
     def finished(self, batch: pa.RecordBatch) -> Iterator[Finished]:
         """Yield the requests of a batch of `request`, each with its rounds."""
         for row in batch.to_pylist():
-            if self._regions is not None:
-                self._regions.finished(row)
             rounds = self._open.pop(row["request"], None) or Rounds()
             if (length := rounds.mean_length) is not None:
                 self._tally.observe(REQUEST_LENGTH, [length], **self.label_of(row))

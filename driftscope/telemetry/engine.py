@@ -201,7 +201,7 @@ class EngineFigures:
         self._manifest = ManifestFile(run)
         self._tally, self.health = Tally(), Tally()
         self._counter = BatchCounter(tally=self._tally)
-        self._log = RequestLog(self._tally, settings.labels, regions=settings.regions)
+        self._log = RequestLog(self._tally, settings.labels)
         self.spans = Spans(queue=settings.span_queue, labels_of=self._log.label_of)
         self._identity: Identity | None = None
         self._identifying = threading.Lock()

@@ -38,8 +38,6 @@ LABEL = "driftscope.label"
 """A workload label of the allow-list DRIFTSCOPE_METRIC_LABELS, or OTHER_LABEL."""
 ADAPTER = "driftscope.adapter"
 """LoRA adapter of a request, on its span."""
-REGION = "driftscope.region"
-"""A kind of text, one of `driftscope.vocabulary.Region.ALL`."""
 SIGNAL = "driftscope.signal"
 OUTCOME = "driftscope.outcome"
 MODEL = "gen_ai.request.model"
@@ -68,7 +66,6 @@ REQUEST_BOUNDS_S = (
 """Bucket bounds of TTFT, TPOT and the request's duration, in seconds, from OpenTelemetry's
 conventions for GenAI metrics."""
 _SUCCESSFUL = "Requests without an error.type only."
-_OF_REGIONS = "Counted when a request ends, only with DRIFTSCOPE_METRIC_REGIONS."
 Attributes = tuple[tuple[str, str], ...]
 """Sorted pairs, usable as a dictionary key."""
 Key = tuple[str, Attributes]
@@ -169,27 +166,6 @@ UNDRAFTED_STEPS = _counter(
     " Divided by the sum of driftscope.rounds.completed and driftscope.steps.undrafted: "
     f"{UNDRAFTED.meaning}",
     REASON,
-)
-REGION_ROUNDS = _counter(
-    "driftscope.region.rounds",
-    "{round}",
-    "Rounds of ended requests by the kind of text that they draft, such as prose, code "
-    f"or json. {_OF_REGIONS}",
-    REGION,
-)
-REGION_VERIFIED = _counter(
-    "driftscope.region.tokens.verified",
-    "{token}",
-    "Draft tokens of these rounds that the target verified, by the kind of text that the "
-    f"round drafts. {_OF_REGIONS}",
-    REGION,
-)
-REGION_ACCEPTED = _counter(
-    "driftscope.region.tokens.accepted",
-    "{token}",
-    "Draft tokens of these rounds that the target accepted, by the kind of text. Divided by "
-    f"driftscope.region.rounds, plus 1, they are the acceptance length. {_OF_REGIONS}",
-    REGION,
 )
 LENGTH = _histogram(
     "driftscope.acceptance.length",

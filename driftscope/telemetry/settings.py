@@ -25,9 +25,6 @@ other machines); replica n answers at the n-th port after it."""
 METRIC_LABELS = "DRIFTSCOPE_METRIC_LABELS"
 """Workload labels that become an attribute of per-request metrics, at most 8, separated by commas;
 others count as `other`."""
-METRIC_REGIONS = "DRIFTSCOPE_METRIC_REGIONS"
-"""Whether metrics also count rounds by kind of text, an attribute of 9 values; requires
-`DRIFTSCOPE_REGIONS`."""
 METRICS, TRACES = "metrics", "traces"
 HTTP, GRPC = "http/protobuf", "grpc"
 DEFAULT_INTERVAL_MS = 60_000
@@ -45,9 +42,6 @@ _EXPORTERS = {
     METRICS: ("otlp", "console", "prometheus", "none"),
     TRACES: ("otlp", "console", "none"),
 }
-_SWITCH = {"": False, **dict.fromkeys(("0", "false", "no", "off"), False)} | dict.fromkeys(
-    ("1", "true", "yes", "on"), True
-)
 _TEMPORALITIES = ("cumulative", "delta", "lowmemory")
 
 
@@ -72,8 +66,6 @@ class Settings:
     """Host and port of the scrape endpoint."""
     labels: tuple[str, ...] = ()
     """Workload labels that become an attribute value."""
-    regions: bool = False
-    """Whether rounds are also counted by kind of text."""
     temporality: str = "cumulative"
     interval_s: float = DEFAULT_INTERVAL_MS / 1000
     timeout_s: float = DEFAULT_TIMEOUT_MS / 1000
@@ -96,7 +88,6 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         traces=traces,
         prometheus=prometheus,
         labels=_labels(environ),
-        regions=regions_from(environ),
         temporality=_choice(
             environ, "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", _TEMPORALITIES
         ),
@@ -107,14 +98,6 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         span_batch=_number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", DEFAULT_BATCH),
         exemplars=environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "") != "always_off",
     )
-
-
-def regions_from(environ: Mapping[str, str]) -> bool:
-    """Return whether rounds are counted by kind of text. Raises TelemetryError."""
-    value = environ.get(METRIC_REGIONS, "")
-    if value.strip().lower() not in _SWITCH:
-        raise TelemetryError(f"{METRIC_REGIONS}={value!r}: give 1 or 0")
-    return _SWITCH[value.strip().lower()]
 
 
 def endpoint_of(value: str, protocol: str) -> str:

@@ -110,7 +110,7 @@ class Settings:
     """Largest total size of each process's record files, in MiB."""
     telemetry: telemetry.Settings | None = None
     """Destinations of metrics while the probe records; None: none. OpenTelemetry's own variables
-    apply in addition to `otlp`, `prometheus`, `metric_labels` and `metric_regions`."""
+    apply in addition to `otlp`, `prometheus` and `metric_labels`."""
 
     @property
     def sink_slots(self) -> tuple[int, ...]:
@@ -238,10 +238,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _telemetry(values: Mapping[str, Any]) -> dict[str, str]:
-    names = (
-        *(telemetry.OTLP, telemetry.PROMETHEUS),
-        *(telemetry.METRIC_LABELS, telemetry.METRIC_REGIONS),
-    )
+    names = (telemetry.OTLP, telemetry.PROMETHEUS, telemetry.METRIC_LABELS)
     return {name: values.get(name.removeprefix("DRIFTSCOPE_").lower(), "") for name in names}
 
 
@@ -342,5 +339,5 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
 """Setting -> function that parses its text. A setting that is not given keeps its default."""
 NAMES = (
     *("trace", "sink_tokens", *_PARSERS),
-    *("otlp", "prometheus", "metric_labels", "metric_regions"),
+    *("otlp", "prometheus", "metric_labels"),
 )

@@ -41,11 +41,10 @@ from verification.truth import V2
 
 from driftscope.ingest.catalogue import ingest
 from driftscope.pipeline import summarise
-from driftscope.telemetry.settings import METRIC_REGIONS
 from driftscope.telemetry.watch import FollowedEndpoint, view
 from driftscope.trace.manifest import BLOCK, EXACT, SIMULATED, WAS_SIMULATED
 from driftscope.trace.reader import Trace, read_trace
-from driftscope.vocabulary import EngineName, Region
+from driftscope.vocabulary import EngineName
 from driftscope_lab.trio import load_prompts
 from driftscope_probes.recorder import IDENTIFIERS_OFF
 
@@ -372,7 +371,7 @@ def test_output_is_untouched_and_counts_are_complete(
         "--otlp-traces-endpoint",
         "http://127.0.0.1:9/v1/traces",
     )
-    with serve(tmp_path, *options, environ={METRIC_REGIONS: "on"}) as server:
+    with serve(tmp_path, *options) as server:
         texts = {REFUSES: [_text(a) for a in ask(server, 4, TOKENS)]}
         with http(port=otlp) as first:
             for behaviour in (OK, HANG, ERROR):
@@ -400,11 +399,6 @@ def test_output_is_untouched_and_counts_are_complete(
         for depth in range(1, 9):
             reached = collector.value("driftscope.rounds.reached", depth=depth)
             assert reached == sum(summary.acceptance.histogram[depth:])
-        by_region = summarise(trace, "run", by="region").segments
-        assert {each.label for each in by_region} <= set(Region.ALL)
-        for each in by_region:
-            assert collector.value("driftscope.region.rounds", region=each.label) == each.rounds
-        assert scraped["driftscope_region_rounds_total"] == summary.rounds
         assert collector.value("driftscope.requests") == summary.requests == REQUESTS
         assert collector.value("driftscope.chains.recorded") == summary.recording.chains
         assert collector.value("driftscope.export.attempts", outcome="failure") > 0

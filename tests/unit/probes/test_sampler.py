@@ -326,7 +326,7 @@ def test_off_unless_something_asks_for_a_trace() -> None:
 def test_every_setting_can_be_given() -> None:
     """By a variable and in the file; the sink's source follows from whether it was, and four
     names together say where figures go."""
-    telemetry = {"otlp", "prometheus", "metric_labels", "metric_regions"}
+    telemetry = {"otlp", "prometheus", "metric_labels"}
     attributes = {field.name for field in fields(Settings)} - {"sink_source", "telemetry"}
     assert set(NAMES) == attributes | telemetry
 

@@ -16,20 +16,16 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
 from opentelemetry.semconv.schemas import Schemas
 from support.runs import Spec, rows
-from support.simulate import Truth, simulate
 
 from driftscope.errors import TelemetryError
 from driftscope.metrics.catalogue import DEFINITIONS
-from driftscope.pipeline import summarise
 from driftscope.telemetry import instruments as i
-from driftscope.telemetry.count import BatchCounter, RegionCounter, RequestLog, record_status
+from driftscope.telemetry.count import BatchCounter, record_status
 from driftscope.telemetry.instruments import COUNTER, GAUGE, HISTOGRAM, INSTRUMENTS, UP, Tally
 from driftscope.telemetry.settings import settings_from
-from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import to_batch
 from driftscope.trace.status import DROP_CAUSES, Status
-from driftscope.vocabulary import Region
 
 
 def test_every_instrument_says_all_it_must() -> None:
@@ -174,67 +170,6 @@ def _string_of(call: ast.Call, names: set[str]) -> Iterator[str]:
             yield given.value
 
 
-TRUTH = Truth(
-    k=4,
-    requests=20,
-    rounds=20,
-    conditional=(0.8, 0.7, 0.6, 0.5),
-    regions={"prose": (0.5, 0.0), "json": (0.3, -1.0), "code": (0.2, 0.5)},
-)
-Counts = dict[str, dict[str, float]]
-"""Value by region of each counter."""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return simulate(tmp_path_factory.mktemp("regions") / "run", TRUTH)
-
-
-def counted(run: Path) -> Counts:
-    """Return the counters by region of a run's rows, as a live engine counts them."""
-    trace, tally = read_trace(run), Tally()
-    log = RequestLog(tally, (), regions=True)
-    for batch in trace.verify.combine_chunks().to_batches():
-        log.verified(batch)
-    for batch in trace.request.combine_chunks().to_batches():
-        list(log.finished(batch))
-    found: Counts = {}
-    for point in tally.snapshot().values():
-        if point.name.startswith("driftscope.region."):
-            found.setdefault(point.name, {})[dict(point.attributes)["driftscope.region"]] = (
-                point.value
-            )
-    return found
-
-
-def test_rounds_and_lengths_are_those_of_analyze(run: Path) -> None:
-    found = counted(run)
-    segments = summarise(read_trace(run), "run", by="region").segments
-    rounds = found["driftscope.region.rounds"]
-    assert rounds == {part.label: part.rounds for part in segments}
-    assert set(rounds) == set(TRUTH.regions) <= set(Region.ALL)
-    for part in segments:
-        accepted = found["driftscope.region.tokens.accepted"][part.label]
-        assert 1 + accepted / part.rounds == pytest.approx(part.mean_length)
-        assert found["driftscope.region.tokens.verified"][part.label] == 4 * part.rounds
-
-
-def test_kept_rounds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests whose end is never recorded are forgotten, the oldest first."""
-    monkeypatch.setattr("driftscope.telemetry.count.REMEMBERED_ROUNDS", 5)
-    tally = Tally()
-    counter = RegionCounter(tally)
-    for name in ("a", "b", "c"):
-        for position in (10, 12):
-            counter._keep(name, [position, 3, 1])
-    for name in ("a", "b", "c"):
-        row = {"request": name, "prompt_tokens": 10, "region_starts": [0], "region_codes": [0]}
-        counter.finished(row)
-    values = {name: point.value for (name, _), point in tally.snapshot().items()}
-    assert values["driftscope.region.rounds"] == 4
-    assert values["driftscope.region.tokens.accepted"] == 4
-
-
 def test_a_status_that_leaves_things_out() -> None:
     tally = Tally()
     empty: Any = {"dropped": None, "errors": None, "probe_s": None, "writer_s": None}
@@ -312,7 +247,6 @@ def test_prometheus() -> None:
         ({"OTEL_METRICS_EXPORTER": "statsd"}, "give one of otlp"),
         ({"DRIFTSCOPE_OTLP": URL, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}, "whole number"),
         ({"DRIFTSCOPE_OTLP": URL, "DRIFTSCOPE_METRIC_LABELS": "a,b,c,d,e,f,g,h,i"}, "at most 8"),
-        ({"DRIFTSCOPE_OTLP": URL, "DRIFTSCOPE_METRIC_REGIONS": "some"}, "give 1 or 0"),
     ],
 )
 def test_what_cannot_be_used_is_said(environ: dict[str, str], words: str) -> None:
