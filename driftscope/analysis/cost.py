@@ -25,8 +25,8 @@ from itertools import combinations
 import numpy as np
 
 from driftscope.analysis.figures.steps import GROUPS, StepCell
-from driftscope.analysis.speed import RUN_EFFECT
 from driftscope.analysis.statistics.intervals import Z95
+from driftscope.analysis.validity import RUN_EFFECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ from driftscope.analysis.conditions import (
     tree_of,
 )
 from driftscope.analysis.number_words import listed
-from driftscope.analysis.speed import RUN_EFFECT
 from driftscope.analysis.statistics.intervals import FOR_POWER, Z95
+from driftscope.analysis.validity import RUN_EFFECT
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import UsageError

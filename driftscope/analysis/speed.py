@@ -20,12 +20,8 @@ from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.replays import ReplaySummary, Row, grouped, load_words, throughput_of
 from driftscope.analysis.statistics.intervals import Z95, Interval, ratio
 from driftscope.analysis.statistics.ratio import PairSums, paired_ratio
+from driftscope.analysis.validity import RUN_EFFECT
 
-RUN_EFFECT = 0.05
-"""Relative standard deviation of a step's time from one run to the next, until two runs of one K
-show it. driftscope's own choice: the same engine started again differs by about 1 % on a GPU under
-CUDA graphs and by 8 to 13 % on a busy CPU (benchmarks/results, overhead). It counts like one pair
-of runs beside those that are measured, because one pair may agree by chance."""
 MARGIN = 0.02
 """Relative difference in speed below which neither server is called faster, however certain the
 difference is. This is driftscope's own bound: nobody changes a server for less."""

@@ -41,9 +41,11 @@ about 0.002, tokens drawn from vocabularies of 1,024 and of 49,152 have 0.0008 a
 FIRST_WORDS = 200
 _DOUBT = 0.01
 """Largest chance at which the other kind has so many equal pairs."""
-ONE_START = 0.05
-"""Relative standard deviation of the time per token from one start of a server to the next, see
-`driftscope.analysis.speed.RUN_EFFECT`."""
+RUN_EFFECT = 0.05
+"""Relative standard deviation of a step's time from one run to the next, until two runs of one K
+show it. driftscope's own choice: the same engine started again differs by about 1 % on a GPU under
+CUDA graphs and by 8 to 13 % on a busy CPU (benchmarks/results, overhead). It counts like one pair
+of runs beside those that are measured, because one pair may agree by chance."""
 
 
 def kind_of_text(texts: Iterable[str]) -> str | None:
@@ -222,4 +224,4 @@ def _smallest_time(times: Sequence[float], starts: int) -> float | None:
     if len(times) < 2 or not (mean := math.fsum(times) / len(times)):
         return None
     square = math.fsum((one - mean) ** 2 for one in times) / (len(times) - 1) / len(times)
-    return _decided(Z95 * math.hypot(math.sqrt(square) / mean, ONE_START / math.sqrt(starts)))
+    return _decided(Z95 * math.hypot(math.sqrt(square) / mean, RUN_EFFECT / math.sqrt(starts)))

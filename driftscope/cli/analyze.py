@@ -61,7 +61,6 @@ def analyze(
         str,
         typer.Option(
             metavar="SEGMENT",
-            autocompletion=options.segments,
             help="Split runs by label, context, prompt, batch, temperature, structured, finish, "
             "execution, runner, mode, rank, replica, k, region, language, boundary, copied, hour, "
             "or a time span such as 10m.",

@@ -40,7 +40,6 @@ def check(
         list[str] | None,
         typer.Option(
             metavar="FINDING|EXPR",
-            autocompletion=options.rules,
             help="Condition that fails the check: a finding's id (see `driftscope findings`), a "
             "severity, or an expression over a run of the JSON report; repeatable.",
         ),

@@ -35,7 +35,6 @@ def export(
         str | None,
         typer.Option(
             metavar="EXPR",
-            autocompletion=options.columns,
             help="Only the rounds that meet a condition, see `analyze`.",
         ),
     ] = None,

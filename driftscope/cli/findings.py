@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from driftscope.cli import options
-
 if TYPE_CHECKING:
     from driftscope.findings.case import Entry
 
@@ -21,9 +19,7 @@ _PIPE_WIDTH = 100
 def findings(
     finding: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[ID]", help="Finding to explain.", autocompletion=options.finding_names
-        ),
+        typer.Argument(metavar="[ID]", help="Finding to explain."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the catalogue as JSON.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and their completion in a shell."""
+"""Arguments and options that several commands share, and the completion of runs in a shell."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope import findings
 from driftscope.analysis.condition_columns import COLUMNS
 from driftscope.distributions import LAB_DRAFTERS, LAB_TARGETS
 from driftscope.trace.runs import DEFAULT_FOLDERS, LATEST, search
-from driftscope.vocabulary import GATED
 
 if TYPE_CHECKING:
     from driftscope.analysis.query.query_engine import Engine
@@ -30,33 +28,8 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-_ENTRY = re.compile(r'^@entry\(.*?title="(.*?)",$.*?^def (\w+)', re.MULTILINE | re.DOTALL)
-"""Title and id of a finding in the source of a module of rules."""
 Word = tuple[str, str]
 """A word and its explanation, which zsh and fish show."""
-SEGMENTS = (
-    "label",
-    "adapter",
-    "weights",
-    "context",
-    "prompt",
-    "batch",
-    "temperature",
-    "structured",
-    "finish",
-    "execution",
-    "runner",
-    "mode",
-    "k",
-    "rank",
-    "replica",
-    "region",
-    "language",
-    "boundary",
-    "copied",
-    "hour",
-)
-"""Values of --by, apart from spans of time."""
 
 
 def runs(incomplete: str) -> list[Word]:
@@ -67,38 +40,6 @@ def runs(incomplete: str) -> list[Word]:
     fitting = [word for word in known if word[0].startswith(incomplete)]
     shown = {word for word, _ in fitting}
     return fitting + [(name, "folder") for name in _folders(incomplete) if name not in shown]
-
-
-def rules(incomplete: str) -> list[Word]:
-    """Return the severities and the ids of findings that begin like `incomplete`.
-
-    The rules' source is read, not imported: their imports take most of a second."""
-    severities = [(word, "findings of this severity") for word in GATED]
-    named = [word for word in severities if word[0].startswith(incomplete)]
-    return [*named, *finding_names(incomplete)]
-
-
-def finding_names(incomplete: str) -> list[Word]:
-    """Return the ids of findings that begin like `incomplete`."""
-    paths = sorted(Path(findings.__path__[0]).glob("rules_*.py"))
-    known = (word for path in paths for word in _ENTRY.findall(path.read_text("utf-8")))
-    return [(name, title) for title, name in known if name.startswith(incomplete)]
-
-
-def columns(incomplete: str) -> list[Word]:
-    """Complete the last word of a condition to the name of a column."""
-    before, _, last = incomplete.rpartition(" ")
-    head = f"{before} " if before else ""
-    return [
-        (f"{head}{name}", column.meaning)
-        for name, column in COLUMNS.items()
-        if name.startswith(last)
-    ]
-
-
-def segments(incomplete: str) -> list[Word]:
-    """Return the properties that runs can be split by."""
-    return [(name, "split runs by it") for name in SEGMENTS if name.startswith(incomplete)]
 
 
 def _folders(incomplete: str) -> Iterator[str]:
@@ -293,7 +234,6 @@ WhereOption = Annotated[
     typer.Option(
         "--where",
         metavar="EXPR",
-        autocompletion=columns,
         help="Only rows that meet a condition such as \"label = 'chat' and context > 4096\", over "
         f"{', '.join(COLUMNS)}; docs/conditions.md has the language.",
     ),

@@ -27,7 +27,6 @@ from driftscope.analysis.speed import (
     AT_ONCE,
     CLOCKS_APART,
     MARGIN,
-    RUN_EFFECT,
     TPOT,
     SpeedAtLoad,
     is_faster,
@@ -36,6 +35,7 @@ from driftscope.analysis.speed import (
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import BaselineRun
+from driftscope.analysis.validity import RUN_EFFECT
 from driftscope.findings.case import Case, Need, ReplayCase, Threshold, entry, question
 from driftscope.findings.finding import (
     Answer,

@@ -28,7 +28,6 @@ from driftscope.analysis.number_words import (
     runs_of_numbers,
     times,
 )
-from driftscope.analysis.speed import RUN_EFFECT
 from driftscope.analysis.statistics.intervals import (
     Z95,
     Interval,
@@ -36,6 +35,7 @@ from driftscope.analysis.statistics.intervals import (
     quantile_interval,
 )
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.validity import RUN_EFFECT
 from driftscope.findings.case import Case, comparison_of
 from driftscope.metrics.acceptance import MARGINAL as MARGINAL_RATE
 from driftscope.metrics.acceptance import MEAN_LENGTH

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -13,12 +11,10 @@ from typing import Any
 
 import yaml
 
-from driftscope.boundary import strict_json
-from driftscope.boundary.bounds import MAX_INPUT_BYTES, MAX_TOKENS
+from driftscope.boundary.bounds import MAX_INPUT_BYTES
 from driftscope.boundary.files import open_regular, parse_json, read_bytes, read_json
 from driftscope.distributions import needs_lab
 from driftscope.errors import UsageError
-from driftscope.workloads.suites.filler_text import document
 
 Message = Mapping[str, Any]
 """A message as in the chat API: role, content and further fields."""
@@ -275,59 +271,6 @@ def _first(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
 
 
-CHARACTERS_PER_TOKEN = 4
-"""Rule of thumb for English."""
-
-
-def guidellm_rows(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a row for `prompt_of` per successful request; a prompt sent at several rates appears
-    once."""
-    seen = set()
-    for benchmark in report["benchmarks"]:
-        for request in (benchmark.get("requests") or {}).get("successful") or ():
-            row = _guidellm_row(request)
-            name = strict_json.dumps(row, sort_keys=True)
-            if row is not None and name not in seen:
-                seen.add(name)
-                yield row
-
-
-def _guidellm_row(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    sent = request.get("request_args")
-    if isinstance(sent, str):
-        try:
-            sent = json.loads(sent)
-        except ValueError:
-            sent = None
-    if isinstance(sent, dict):
-        body = sent.get("body", sent)
-        if isinstance(body, dict) and (body.get("messages") or body.get("prompt")):
-            return {"body": body}
-    prompt = request.get("prompt")
-    return {"prompt": prompt} if isinstance(prompt, str) and prompt else None
-
-
-def vllm_bench_rows(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield requests of the same lengths as those that were sent; their text is driftscope's
-    own."""
-    lengths = zip(result["input_lens"], result.get("output_lens") or (), strict=True)
-    for number, (asked, answered) in enumerate(lengths):
-        text = document(_tokens(asked) * CHARACTERS_PER_TOKEN, random.Random(number))
-        message = {"role": "user", "content": text}
-        yield {
-            "id": f"as-long-as-{number}",
-            "messages": [message],
-            "max_tokens": max(_tokens(answered), 1),
-        }
-
-
-def _tokens(length: Any) -> int:
-    """Return a length in tokens; raises ValueError for what no request can have."""
-    if not isinstance(length, int | float) or not 0 <= length <= MAX_TOKENS:
-        raise ValueError(f"a length of {length!r} tokens")
-    return int(length)
-
-
 Row = Mapping[str, Any]
 
 
@@ -386,10 +329,6 @@ def _jsonl(path: Path) -> Iterable[Row]:
 
 def _json(path: Path) -> Iterable[Row]:
     value = read_json(path, limit=MAX_INPUT_BYTES)
-    if isinstance(value, dict) and "benchmarks" in value:
-        return guidellm_rows(value)
-    if isinstance(value, dict) and "input_lens" in value:
-        return vllm_bench_rows(value)
     if isinstance(value, dict):
         value = value.get("requests") or value.get("data") or [value]
     if not isinstance(value, list):

@@ -24,9 +24,9 @@ from driftscope.analysis.advice import (
 )
 from driftscope.analysis.cost import Span, cells_of_runs, evened, fit, run_effect
 from driftscope.analysis.figures.steps import GROUPS, StepCell
-from driftscope.analysis.speed import RUN_EFFECT
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Prediction, Times
+from driftscope.analysis.validity import RUN_EFFECT
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
 from driftscope_reports.terminal import show_advice

@@ -13,15 +13,12 @@ from support.command import assert_fails, run_command
 from typer.testing import CliRunner
 
 from driftscope import distributions
-from driftscope.analysis.condition_columns import COLUMNS
-from driftscope.analysis.query.row_filters import BY
 from driftscope.cli import options
 from driftscope.cli.app import app
 from driftscope.cli.options import lab_folder, named_target
 from driftscope.distributions import half_missing, needs, needs_analysis
 from driftscope.errors import MAX_MESSAGE, UsageError
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
-from driftscope.vocabulary import GATED
 from driftscope_lab.smollm2 import drafters_folder
 from driftscope_lab.trio import trio_path
 
@@ -176,22 +173,6 @@ def test_runs_and_latest(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert options.runs("nothing/like/this") == []
     monkeypatch.chdir(runs / "other")
     assert options.runs("") == [], "latest is offered only if there is a run"
-
-
-def test_ids_of_findings_and_severities() -> None:
-    assert _words(options.rules("sink")) == ["sink_lost"]
-    assert _words(options.rules("hi"))[:1] == ["high"]
-    titles = {name: entry.title for name, entry in (CATALOGUE | REPLAYS).items()}
-    assert dict(options.rules("")) == titles | dict.fromkeys(GATED, "findings of this severity")
-
-
-def test_the_last_word_of_a_condition_is_a_column() -> None:
-    assert _words(options.columns("")) == list(COLUMNS)
-    assert _words(options.columns("label = 'a' and cont")) == ["label = 'a' and context"]
-
-
-def test_ways_to_split_a_run() -> None:
-    assert set(BY) <= set(options.SEGMENTS)
 
 
 LINE = "driftscope analyze driftscope-runs/o"

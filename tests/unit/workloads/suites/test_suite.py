@@ -281,39 +281,6 @@ def test_openai_requests(tmp_path: Path) -> None:
     assert (third.text, third.options) == ("Once", {"max_tokens": 5})
 
 
-def test_guidellm(tmp_path: Path) -> None:
-    new = {
-        "request_id": "r1",
-        "request_args": json.dumps(
-            {"method": "POST", "body": {"messages": [{"role": "user", "content": "new"}]}}
-        ),
-    }
-    old = {"id": "r2", "prompt": "old", "output": "x"}
-    report = {
-        "benchmarks": [
-            {"requests": {"successful": [new, old], "errored": [{"prompt": "lost"}]}},
-            {"requests": {"successful": [new]}},
-        ]
-    }
-    prompts = _json(tmp_path / "benchmarks.json", report)
-    assert [_asked(p) for p in prompts] == ["new", "old"]
-
-
-def test_a_result_of_vllm_bench_gives_requests_as_long(tmp_path: Path) -> None:
-    result = {"date": "x", "input_lens": [100, 1000], "output_lens": [7, 9], "ttfts": [0.1, 0.1]}
-    short, long = _json(tmp_path / "result.json", result)
-    assert (short.options, long.options) == ({"max_tokens": 7}, {"max_tokens": 9})
-    assert 8 < len(_asked(long)) / len(_asked(short)) < 11
-
-
-@pytest.mark.parametrize("length", ["1e999", "-1", "1e300", "null", '{"a": 1}'])
-def test_a_length_that_no_request_has_is_refused(tmp_path: Path, length: str) -> None:
-    path = tmp_path / "result.json"
-    path.write_text(f'{{"input_lens": [{length}], "output_lens": [7]}}')
-    with pytest.raises(UsageError, match="not readable"):
-        read_prompts(path)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
