@@ -41,7 +41,6 @@ KIND_OF = {
     "ernie_mtp": "MTP",
     "deepseek_mtp": "MTP",
     "deepseek_mtp_modules": "MTP",  # on V1, which runs the first at each depth
-    "dflash": "DFlash",
     "dflash_window_sinks": "DFlash",
     "draft_model": "draft model",
     "draft_model_gemma2": "draft model",

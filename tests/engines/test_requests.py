@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,18 +9,21 @@ from typing import Any
 
 import pytest
 from support.checkpoints import TARGET, changed, write_adapter
-from support.engine_process.conversations_main import PROMPTS
-from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
-from support.engine_process.stopped_main import (
+from support.engine_process.job import CORES, Job
+from support.engine_process.scenes import (
     ABORTED,
+    ADAPTER,
     EXIT,
     KILLED,
+    PROMPTS,
+    REQUESTS,
     RUNNING,
     SHUTDOWN,
     SIGTERM,
+    VERSION,
     WHOLE,
+    run_scene,
 )
-from support.engine_process.weights_main import ADAPTER, REQUESTS, VERSION
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.weight_updates import noted_updates
@@ -39,22 +41,12 @@ def _run(
 ) -> tuple[Path, list[list[dict[str, Any]]]]:
     """Return the run, and the rows of the requests: first prompts, the same again, second turns."""
     job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1", **probe})
-    folder.mkdir()
-    log, said = folder / "log.txt", folder / "said.json"
-    code = forks(runner).run(
-        HERE / "conversations_main.py",
-        [str(said)],
-        environment(job, folder, core),
-        log,
-        ENGINE_TIMEOUT_S,
-    )
-    assert code == 0, log.read_text(errors="replace")[-4000:]
+    told = run_scene("conversations", job, folder, core=core)
     trace = read_trace(folder / "run")
     assert not [error for status in trace.statuses for error in status.errors]
     rows = {_given(row["request"]): row for row in trace.request.to_pylist()}
     return folder / "run", [
-        [{**rows[_given(name)], "text": text} for name, text in outputs]
-        for outputs in json.loads(said.read_text())
+        [{**rows[_given(name)], "text": text} for name, text in outputs] for outputs in told
     ]
 
 
@@ -147,12 +139,7 @@ Said = dict[str, tuple[list[int], str]]
 
 def _run_stopped(folder: Path, way: str) -> tuple[Path, Said]:
     job = Job(drafter="eagle31", probe={"EVERY": "1"}, processes=way == SIGTERM)
-    folder.mkdir()
-    log, said = folder / "log.txt", folder / "said.json"
-    main, env = HERE / "stopped_main.py", environment(job, folder, CORES[0])
-    code = forks("v1").run(main, [str(said), way], env, log, ENGINE_TIMEOUT_S)
-    assert (code == 0) is (way != KILLED), log.read_text(errors="replace")[-4000:]
-    return folder / "run", json.loads(said.read_text())
+    return folder / "run", run_scene("stopped", job, folder, way, survives=way != KILLED)
 
 
 def _rows(run: Path) -> dict[str, dict[str, Any]]:
@@ -205,17 +192,8 @@ def test_adapters_and_updates_are_recorded(tmp_path: Path, runner: str) -> None:
     run, answers = {}, {}
     for name, probe in (("on", {"EVERY": "1"}), ("off", {})):
         folder, job = tmp_path / name, Job(drafter="eagle31", runner=runner, probe=probe)
-        folder.mkdir()
-        code = forks(runner).run(
-            HERE / "weights_main.py",
-            [str(folder / "answers.json"), str(adapter), str(other)],
-            environment(job, folder, CORES[0]),
-            folder / "log.txt",
-            ENGINE_TIMEOUT_S,
-        )
-        assert code == 0, (folder / "log.txt").read_text(errors="replace")[-4000:]
+        answers[name] = run_scene("weights", job, folder, adapter, other)
         run[name] = folder / "run"
-        answers[name] = json.loads((folder / "answers.json").read_text())
     assert answers["on"] == answers["off"]
     assert answers["on"][0] != answers["on"][2] == answers["on"][3]
 

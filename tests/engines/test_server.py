@@ -24,17 +24,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, http
 from support.command import probe_answer, run_command
 from support.engine_process.job import (
-    CORES,
-    ENGINE_TIMEOUT_S,
-    HERE,
     Job,
     K,
     Outcome,
     engine,
-    environment,
-    forks,
     run_jobs,
 )
+from support.engine_process.scenes import run_scene
 from support.engine_process.serving import Server, serve, serve_all
 from support.waiting import free_port, until
 from verification.truth import V2
@@ -212,16 +208,8 @@ worker."""
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
-    job, log = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"}), tmp_path / "log.txt"
-    code = forks(runner).run(
-        HERE / "control_main.py",
-        [str(tmp_path / "said.json")],
-        environment(job, tmp_path, CORES[0]),
-        log,
-        ENGINE_TIMEOUT_S,
-    )
-    assert code == 0, log.read_text(errors="replace")[-4000:]
-    said = json.loads((tmp_path / "said.json").read_text())
+    job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"})
+    said = run_scene("control", job, tmp_path)
     assert all(one["tokens"] == said[0]["tokens"] for one in said), "control changes no output"
 
     trace = read_trace(tmp_path / "run")

@@ -20,10 +20,12 @@ from support.checkpoints import (
     as_speculators,
     changed,
     eagle1_config,
+    fields,
     latent_drafter,
     own_vocabulary,
     own_vocabulary_config,
     speculators_names,
+    without,
 )
 from verification.zoo.mtp import DEEPSEEK, ERNIE, MIMO, MIMO_V2
 
@@ -86,21 +88,9 @@ def test_a_healthy_drafter_in_the_speculators_format_has_no_error(tmp_path: Path
     assert "vllm#46488" in results["flags_need_newer_vllm"].expected
 
 
-def _set(**values: object) -> Callable[[Config], None]:
-    return lambda fields: fields.update(values)
-
-
 def _layers(*layers: int) -> Callable[[Config], None]:
     def change(fields: Config) -> None:
         fields[AUX] = fields["eagle_config"][AUX] = list(layers)
-
-    return change
-
-
-def _drop(prefix: str) -> Callable[[State], None]:
-    def change(state: State) -> None:
-        for name in [name for name in state if name.startswith(prefix)]:
-            del state[name]
 
     return change
 
@@ -129,16 +119,19 @@ def _add(name: str, tensor: torch.Tensor) -> Callable[[State], None]:
 
 
 PLANTED = {
-    "fc_norm_unused": (_set(fc_norm=False), None),
-    "fc_norm_missing": (None, _drop("fc_norm.")),
-    "fc_norm_count": (None, _drop("fc_norm.2")),
+    "fc_norm_unused": (fields(fc_norm=False), None),
+    "fc_norm_missing": (None, without("fc_norm.")),
+    "fc_norm_count": (None, without("fc_norm.2")),
     "fc_norm_and_norm_before_fc_swapped": (None, _norm_over_all),
-    "norm_before_fc_unused": (_set(fc_norm=False), _norm_over_all),
-    "norm_before_fc_missing": (_set(fc_norm=False, norm_before_fc=True), _drop("fc_norm.")),
-    "two_norms_before_fc": (_set(norm_before_fc=True), _add("input_norm.weight", torch.rand(768))),
-    "norm_output_off": (_set(norm_output=False), None),
-    "norm_output_of_specforge": (_set(fc_norm=False), _drop("fc_norm.")),
-    "flag_not_boolean": (_set(norm_output="false"), None),
+    "norm_before_fc_unused": (fields(fc_norm=False), _norm_over_all),
+    "norm_before_fc_missing": (fields(fc_norm=False, norm_before_fc=True), without("fc_norm.")),
+    "two_norms_before_fc": (
+        fields(norm_before_fc=True),
+        _add("input_norm.weight", torch.rand(768)),
+    ),
+    "norm_output_off": (fields(norm_output=False), None),
+    "norm_output_of_specforge": (fields(fc_norm=False), without("fc_norm.")),
+    "flag_not_boolean": (fields(norm_output="false"), None),
     "flag_not_read": (
         lambda fields: fields["eagle_config"].update(norm_output=fields.pop("norm_output")),
         None,
@@ -150,15 +143,15 @@ PLANTED = {
     "fc_width": (_layers(1, 2), None),
     "captured_layers_order": (_layers(3, 2, 1), None),
     "captured_layers_range": (_layers(1, 2, 9), None),
-    "captured_layers_contradict": (_set(**{AUX: [2, 3, 4]}), None),
+    "captured_layers_contradict": (fields(**{AUX: [2, 3, 4]}), None),
     "captured_layers_collapse": (
         lambda fields: (fields.pop(AUX), fields["eagle_config"].pop(AUX)),
         None,
     ),
     "captured_layer_ignored": (None, lambda state: state["fc.weight"][:, :H].mul_(1e-6)),
-    "missing_tensor": (None, _drop("midlayer.mlp.up_proj")),
+    "missing_tensor": (None, without("midlayer.mlp.up_proj")),
     "unexpected_tensor": (None, _add("layers.1.mlp.up_proj.weight", torch.rand(512, H))),
-    "wrong_shape": (_set(intermediate_size=500), None),
+    "wrong_shape": (fields(intermediate_size=500), None),
     "prefixed_names": (
         None,
         lambda state: state.update({"model.norm.weight": state.pop("norm.weight")}),
@@ -169,18 +162,18 @@ PLANTED = {
     "head_is_targets": (None, _targets_head),
     "norm_is_targets": (None, _targets_norm),
     "norms_of_ones": (None, _fill("midlayer.hidden_norm.weight", 1)),
-    "other_vocabulary": (_set(vocab_size=2048, draft_vocab_size=1024), None),
-    "d2t_missing": (_set(draft_vocab_size=FEWER), None),
+    "other_vocabulary": (fields(vocab_size=2048, draft_vocab_size=1024), None),
+    "d2t_missing": (fields(draft_vocab_size=FEWER), None),
     "d2t_unused": (None, _add("d2t", torch.zeros(1024, dtype=torch.long))),
-    "target_width": (_set(target_hidden_size=128), None),
-    "rope_theta_differs": (_set(rope_theta=500000.0), None),
-    "rope_scaling_differs": (_set(rope_scaling={"rope_type": "linear", "factor": 2.0}), None),
-    "context_shorter": (_set(max_position_embeddings=512), None),
-    "quantized_on_one_side": (_set(quantization_config={"quant_method": "fp8"}), None),
-    "weights_not_quantized": (_set(quantization_config={"quant_method": "fp8"}), None),
+    "target_width": (fields(target_hidden_size=128), None),
+    "rope_theta_differs": (fields(rope_theta=500000.0), None),
+    "rope_scaling_differs": (fields(rope_scaling={"rope_type": "linear", "factor": 2.0}), None),
+    "context_shorter": (fields(max_position_embeddings=512), None),
+    "quantized_on_one_side": (fields(quantization_config={"quant_method": "fp8"}), None),
+    "weights_not_quantized": (fields(quantization_config={"quant_method": "fp8"}), None),
     "embedding_not_targets": (None, _add("embed_tokens.weight", torch.randn(1024, H))),
-    "other_type": (_set(torch_dtype="float16"), None),
-    "own_window": (_set(sliding_window=128), None),
+    "other_type": (fields(torch_dtype="float16"), None),
+    "own_window": (fields(sliding_window=128), None),
 }
 """Mistake by the id of the result that names it: changes of config and weights."""
 

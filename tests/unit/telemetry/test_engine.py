@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from support.collector import ERROR, HANG, OK, Collector, http
+from support.collector import ERROR, HANG, OK, Collector, http, over_grpc
 from support.runs import Spec, by_source, manifest, rows
 from support.waiting import free_port, until
 
@@ -194,6 +194,17 @@ def test_metrics_go_on_when_the_trace_is_full(tmp_path: Path, collector: Collect
     assert engine.core.status().dropped["disk_limit"] > 0
     assert collector.value("driftscope.rounds.completed") == ROUNDS + SPEC.rounds
     assert collector.value("driftscope.rows.dropped", cause="disk_limit") > 0
+
+
+def test_grpc(tmp_path: Path) -> None:
+    with over_grpc() as collector:
+        engine = Engine(
+            tmp_path / "run", settings(collector.url, OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
+        )
+        engine.serve()
+        engine.close()
+        assert collector.value("driftscope.rounds.completed") == ROUNDS
+        assert len(collector.all_spans()) == SPEC.requests
 
 
 def test_standard_variables(

@@ -15,12 +15,10 @@ KINDS = (
     mtp.DEEPSEEK,
     mtp.MODULES,
     mtp.KIMI,
-    eagle.DFLASH,
     eagle.DFLASH_SINKS,
     standalone.DRAFT_MODEL,
     standalone.SOFT_CAP,
     standalone.NGRAM,
-    standalone.NGRAM_GPU,
     standalone.SUFFIX,
     standalone.MEDUSA,
 )

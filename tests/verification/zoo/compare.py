@@ -56,7 +56,6 @@ ANATOMY = {
     ),
     "draft_model": Anatomy(hidden=False, outputs=(("postnorm_rms",),), first=1, lead=1),
     "draft_model_gemma2": Anatomy(hidden=False, outputs=(("postnorm_rms",),), first=1, lead=1),
-    "dflash": Anatomy(hidden=False, outputs=(("postnorm_rms",),), block=True, first=2, lead=1),
     "dflash_window_sinks": Anatomy(
         hidden=False, outputs=(("postnorm_rms",),), block=True, first=2, lead=1, window=8, bias=True
     ),

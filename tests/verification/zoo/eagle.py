@@ -130,7 +130,7 @@ WINDOW_MIXED = Kind(
     build=_window,
     options=lambda folder: on_trio("eagle3", folder),
     runners=("v2",),
-    why_not="V1: drafting layers in two KV cache groups (v1/spec_decode/llm_base_proposer.py:1697)",
+    # V1: drafting layers in two KV cache groups (v1/spec_decode/llm_base_proposer.py:1697)
 )
 WINDOW_ONE_GROUP = Kind(
     name="eagle3_window_one_group",
@@ -143,7 +143,7 @@ P_EAGLE = Kind(
     build=_parallel,
     options=lambda folder: on_trio("eagle3", folder, parallel_drafting=True),
     runners=("v1",),
-    why_not="V2: no parallel drafting for EAGLE (config/vllm.py:2943)",
+    # V2: no parallel drafting for EAGLE (config/vllm.py:2943)
 )
 
 
@@ -183,12 +183,6 @@ def _dflash(folder: Path, **options: Any) -> None:
     save_model(folder, config, random_weights(shapes))
 
 
-DFLASH = Kind(
-    name="dflash",
-    build=_dflash,
-    options=lambda folder: on_trio("dflash", folder),
-    runners=("v1", "v2"),
-)
 DFLASH_SINKS = Kind(
     name="dflash_window_sinks",
     build=partial(_dflash, use_swa=True, swa_window_size=WINDOW, attention_sink_bias=True),

@@ -48,8 +48,6 @@ class Kind:
     """Returns the options of `LLM` beyond `ENGINE`, given the folder that `build` filled."""
     runners: tuple[str, ...]
     """Runners among "v1" and "v2" that serve it on a CPU (vLLM 0.32.0)."""
-    why_not: str | None = None
-    """Reason why the others fail, with the line of vLLM's source."""
 
     def llm(self, folder: Path) -> dict[str, Any]:
         """Return all options for `LLM`."""

@@ -12,10 +12,6 @@ from verification.zoo.eagle import DEPTHS, on_trio, trio_config, trio_target
 from verification.zoo.kind import Kind, causal_lm, random_weights, save_model
 
 NGRAMS = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
-INTERPRETER_REFUSES = (
-    "Triton's interpreter fails on the mask of v1/worker/gpu/spec_decode/ngram/speculator.py:140"
-)
-V2_REFUSES = "V2: no speculator for it (config/vllm.py:2928)"
 
 
 def _nothing(folder: Path) -> None:
@@ -112,27 +108,19 @@ NGRAM = Kind(
     build=_nothing,
     options=lookup("ngram", **NGRAMS),
     runners=("v1",),
-    why_not=f"V2: {INTERPRETER_REFUSES}",
-)
-NGRAM_GPU = Kind(
-    name="ngram_gpu",
-    build=_nothing,
-    options=lookup("ngram_gpu", **NGRAMS),
-    runners=(),
-    why_not="V1: asks for pinned memory (v1/worker/gpu_model_runner.py:628). "
-    f"V2: {INTERPRETER_REFUSES}",
+    # Triton's interpreter fails on V2's mask (v1/worker/gpu/spec_decode/ngram/speculator.py:140)
 )
 SUFFIX = Kind(
     name="suffix",
     build=_nothing,
     options=lookup("suffix"),
     runners=(),
-    why_not=f"needs the package arctic-inference (config/speculative.py:1598); {V2_REFUSES}",
+    # needs the package arctic-inference (config/speculative.py:1598)
 )
 MEDUSA = Kind(
     name="medusa",
     build=_medusa,
     options=lambda folder: on_trio("medusa", folder),
     runners=("v1",),
-    why_not=V2_REFUSES,
+    # V2: no speculator for it (config/vllm.py:2928)
 )
