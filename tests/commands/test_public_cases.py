@@ -9,6 +9,7 @@ import pytest
 from verification.cases.__main__ import answer, prepared
 from verification.cases.catalogue import CASES, Case
 
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 QUICK = [case for case in CASES if not case.slow]
 
 

@@ -23,13 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, http
 from support.command import probe_answer, run_command
-from support.engine_process.job import (
-    Job,
-    K,
-    Outcome,
-    engine,
-    run_jobs,
-)
+from support.engine_process.job import Job, K, Outcome, engine, run_job, run_jobs
 from support.engine_process.scenes import run_scene
 from support.engine_process.serving import Server, serve, serve_all
 from support.waiting import free_port, until
@@ -483,3 +477,39 @@ def test_the_drafts_that_vllm_admits_are_those_that_the_scheduler_is_told(
     assert told is not None and told.tolist() == [4, 0, 2]
     runner.adaptive_verification = None
     assert admitted_drafts(runner, batch) is None
+
+
+ON = {"EVERY": "1", "STRICT": "1"}
+CASES = {
+    "a setting that is no number": (
+        Job(drafter="eagle31", probe={"EVERY": "often", "STRICT": "1"}),
+        "DRIFTSCOPE_EVERY='often': give a whole number from 1",
+    ),
+    "a directory that holds a run": (Job(drafter="eagle31", probe=ON), "already holds a run"),
+}
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Output of each engine; two start at a time."""
+    root = tmp_path_factory.mktemp("refusals")
+    taken = root / "a directory that holds a run" / "run"
+    taken.mkdir(parents=True)
+    (taken / "manifest.json").write_text("{}")
+
+    def start(item: tuple[int, str]) -> str:
+        return _fail(CASES[item[1]][0], root / item[1], CORES[item[0] % len(CORES)])
+
+    with ThreadPoolExecutor(len(CORES)) as pool:
+        return dict(zip(CASES, pool.map(start, enumerate(CASES)), strict=True))
+
+
+def _fail(job: Job, folder: Path, core: str) -> str:
+    with pytest.raises(RuntimeError, match="engine ended with 1"):
+        run_job(job, folder, core)
+    return (folder / "log.txt").read_text(errors="replace")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_engine_does_not_start_and_says_why(logs: dict[str, str], case: str) -> None:
+    assert CASES[case][1] in logs[case]

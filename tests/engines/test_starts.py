@@ -28,8 +28,7 @@ from verification.disk_faults import (
     with_silent_receiver,
 )
 from verification.harmless import JOBS
-from verification.starts.rows import ROWS, SHORT
-from verification.starts.run import Started, Starts
+from verification.starts import ROWS, SHORT, Started, Starts
 
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace

@@ -23,8 +23,7 @@ from driftscope.cli.gate_run import judge_analysis, outcome
 from driftscope.findings.causes import NOTHING_BELOW
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import BASELINE, Inputs, conclude, measure
-from verification.broken.faults import FAULTS, HEALTHY
-from verification.broken.record import record
+from verification.broken.faults import FAULTS, HEALTHY, record
 
 RULES = (
     "nothing_accepted",

@@ -9,7 +9,7 @@ from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.reference.engine import Round, generate
 from driftscope_lab.trio import encode, load_prompts, trio_path
-from verification.broken.record import batched_rounds
+from verification.broken.faults import batched_rounds
 from verification.truth import continue_greedily
 
 K = 4

@@ -26,7 +26,7 @@ from typing import Any
 from support.odd_runs import ODD, RECORDED, ROOT
 
 from driftscope.trace.segments import digest_of
-from verification.faults import peers
+from verification.faults import attempts
 from verification.faults.cases import Case, case_of, figures_of, run_case
 
 LIMIT_S = 10
@@ -99,7 +99,7 @@ def campaign(
     longer than `limit_s` counts as hanging."""
     found, deadline = Found(), time.monotonic() + seconds
     _import_everything()
-    with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name, peers.running():
+    with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name, attempts.running():
         folder = Path(name)
         sound = sound_runs(folder / "sound")
         found.sound = len(sound)

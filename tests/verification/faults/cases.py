@@ -17,7 +17,7 @@ import pyarrow as pa
 from driftscope.boundary.text import shown
 from driftscope.errors import EXIT_OK, DriftscopeError
 from driftscope.trace.reader import read_trace
-from verification.faults import attempts, disk, peers, words
+from verification.faults import attempts, disk, words
 from verification.faults.command import check_files, outcome_of
 from verification.faults.mutations import KEEPS_FIGURES, MUTATIONS
 
@@ -61,8 +61,8 @@ OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
     ("options", "any"): (0.01, words.say_option),
     ("full disk", "write"): (0.02, disk.write_on_a_full_disk),
     ("killed", "write"): (0.02, disk.write_and_be_killed),
-    ("hostile server", "watch"): (0.005, partial(peers.ask_server, "watch")),
-    ("hostile server", "replay"): (0.004, partial(peers.ask_server, "replay")),
+    ("hostile server", "watch"): (0.005, partial(attempts.ask_server, "watch")),
+    ("hostile server", "replay"): (0.004, partial(attempts.ask_server, "replay")),
 }
 """Cases other than damaged runs, by name and command, each with its share of all cases."""
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verification.zoo.eagle import WINDOW
+from verification.zoo.drafters import WINDOW
 from verification.zoo.kind import (
     BASE,
     HIDDEN,
