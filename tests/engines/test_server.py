@@ -23,7 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, http
 from support.command import probe_answer, run_command
-from support.engine_process.job import Job, K, Outcome, engine, run_job, run_jobs
+from support.engine_process.job import CORES, Job, K, Outcome, engine, run_job, run_jobs
 from support.engine_process.scenes import run_scene
 from support.engine_process.serving import Server, serve, serve_all
 from support.waiting import free_port, until

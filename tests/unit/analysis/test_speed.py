@@ -204,15 +204,6 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(seed: int) -> None:
     assert placements(score, hit)[~hit].mean() == pytest.approx(by_definition, rel=1e-12)
 
 
-def test_auroc_is_that_of_scikit_learn() -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    random = np.random.default_rng(1)
-    score = random.random(500)
-    hit = random.random(500) < score
-    expected = metrics.roc_auc_score(hit, score)
-    assert placements(score, hit)[hit].mean() == pytest.approx(expected, rel=1e-12)
-
-
 def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
     world = WORLDS["too sure with depth"]
     made = calibrations(drawn(world, 3)[0])
