@@ -89,6 +89,10 @@ def ingest(
         _print_figures(found)
 
 
+MOST_PARTS = 100
+"""Parts of a file that are printed, such as replicas of a log, the worst first."""
+
+
 def _print_figures(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> None:
     """Print figures side by side to stdout, and below them what was assumed."""
     from rich.console import Console
@@ -101,11 +105,15 @@ def _print_figures(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) ->
     for name in ("file", *names):
         table.add_column(name, justify="left" if name == "file" else "right", overflow="fold")
     for path, _, every in found:
-        for figures in every:
+        for figures in every[:MOST_PARTS]:
             table.add_row(Text(_name(path, figures)), *_cells(figures))
     console.print(table)
     for path, reader, every in found:
         console.print(Text(f"{shown(path.name)}: {reader.title}", "bold"))
+        if len(every) > MOST_PARTS:
+            words = f"{len(every) - MOST_PARTS:,} more parts are not shown; --json has all"
+            console.print(Text(f"  {words}", "bold yellow"))
+        every = every[:MOST_PARTS]
         notes = [dict.fromkeys(_notes(figures)) for figures in every]
         for figures, mine in zip(every, notes, strict=True):
             for words, style in mine:

@@ -160,16 +160,16 @@ class ResultFile:
     def inside(self, path: Sequence[str]) -> ResultFile | None:
         """Return the file with what its objects hold at a path of keys in their place; None if none
         holds an object there."""
-        found = []
-        for item in self.objects:
-            value: Any = item
-            for key in path:
-                value = _parsed(value.get(key)) if isinstance(value, dict) else None
-            if isinstance(value, dict):
-                found.append(value)
+        found = list(self.objects)
+        for key in path:
+            held = [item.get(key) for item in found]
+            items = [
+                one for value in held for one in (value if isinstance(value, list) else [value])
+            ]
+            found = [value for value in map(_parsed, items) if isinstance(value, dict)]
         if not found:
             return None
-        whole = found[0] if isinstance(self.document, dict) else found
+        whole = found[0] if len(found) == 1 else found
         return replace(self, text="", document=whole, lines=())
 
     @property

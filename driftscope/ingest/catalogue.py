@@ -64,6 +64,8 @@ def _chosen(file: ResultFile) -> tuple[ResultFile, Reader, str]:
     for path in ((), *_paths(file)):
         held = file.inside(path) if path else file
         mine = [] if held is None else [one for one in READERS.values() if one.recognises(held)]
+        if len(mine) > 1:  # an answer that quotes a log is none
+            mine = [one for one in mine if one.read is not server_log.server_log]
         if held is not None and len(mine) == 1:
             return held, mine[0], ".".join(path)
         if mine:
@@ -97,7 +99,9 @@ def _paths(file: ResultFile) -> Iterator[tuple[str, ...]]:
             (*path, str(key))
             for row in rows
             for key, value in row.items()
-            if isinstance(value, dict) or (isinstance(value, str) and value[:1] == "{")
+            if isinstance(value, dict)
+            or (isinstance(value, list) and value and isinstance(value[0], dict))
+            or (isinstance(value, str) and value[:1] == "{")
         )
 
 

@@ -195,6 +195,7 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
     ),
     EngineName.TRTLLM: EngineMetrics(
         title="TensorRT-LLM",
+        verified="trtllm_spec_decode_num_draft_tokens_total",
         accepted="trtllm_spec_decode_num_accepted_tokens_total",
         accepted_at="trtllm_spec_decode_accepted_tokens_total",
         drafted_at="trtllm_spec_decode_drafted_tokens_total",

@@ -545,6 +545,20 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         json.dumps({"request_id": "1", "response": RESPONSE, "litellm_params": {"a": 1}}),
         (" 3 +20 +1.80 ", "hold in response"),
     ),
+    "har": (
+        json.dumps(
+            {"log": {"entries": [{"response": {"content": {"text": json.dumps(RESPONSE)}}}] * 2}}
+        ),
+        (" 3 +40 +1.80 ", "hold in log.entries.response.content.text"),
+    ),
+    "an answer that quotes a log": (
+        json.dumps({**RESPONSE, "choices": [{"message": {"content": TWO[0]}}]}),
+        (" 3 +20 +1.80 ",),
+    ),
+    "thousands of replicas": (
+        lines([f"[pod/p{n}] {decode(2.6)}" for n in range(3000)]),
+        ("2,900 more parts are not shown",),
+    ),
     "body as text": (
         lines([json.dumps({"level": "info", "body": json.dumps(RESPONSE)})] * 3),
         (" 3 +60 +1.80 ", "hold in body"),
