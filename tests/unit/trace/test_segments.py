@@ -46,7 +46,7 @@ from driftscope.trace.status import (
 )
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import RecordFiles
-from driftscope_probes.control import reach
+from driftscope_probes.control import processes_of
 from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY
 
 K = 3
@@ -408,7 +408,7 @@ def test_who_reads_the_run_is_told(tmp_path: Path) -> None:
     for read in (read_manifest, found):
         with pytest.raises(NotATraceError, match="the server recorded nothing: no such drafter"):
             read(run)
-    (process,) = reach(str(run)).status()
+    (process,) = processes_of(run)
     assert process["down"] is True
     assert process["reason"] == "nothing is recorded: no such drafter"
 
