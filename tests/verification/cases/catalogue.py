@@ -658,6 +658,111 @@ CASES: tuple[Case, ...] = (
         slow=True,
     ),
     Case(
+        number="63",
+        source="sglang#16974",
+        kind=LOGS,
+        before=Led.MISLED,
+        right="K = 2, not 1: the rate of this version is length / (K + 1)",
+        steps=(
+            Step(
+                command="ingest 63-sglang-old-rate.log",
+                says=(r"DP1 +2 +– +1\.8[45] ", r"DP0 +2 +– +1\.89 "),
+            ),
+        ),
+    ),
+    Case(
+        number="64",
+        source="Loki's HTTP API, newest first",
+        kind=LOGS,
+        before=Led.MISLED,
+        right="vllm-1 died after its first line; vllm-0 is well",
+        steps=(
+            Step(
+                command="ingest 64-loki-answer.json",
+                says=(
+                    r"vllm-1 APIServer pid=1 +3 +603 +1\.61 ",
+                    r"vllm-0 APIServer pid=1 +3 +603 +2\.82 ",
+                    "2 of 3 lines at 1.00: nothing was accepted there, from 06-02 09:15:10",
+                ),
+            ),
+        ),
+    ),
+    Case(
+        number="65",
+        source="journalctl -o json, which writes lines with colours as bytes",
+        kind=LOGS,
+        before=Led.MISLED,
+        right="2 of 4 lines accept nothing",
+        steps=(
+            Step(
+                command="ingest 65-journald.json",
+                says=(r" 3 +804 +1\.91 ", "2 of 4 lines at 1.00"),
+            ),
+        ),
+    ),
+    Case(
+        number="66",
+        source="notes on a pipeline of four ranks (file 59102321425)",
+        kind=LOGS,
+        before=Led.NO,
+        right="1.06, of which the counts were cut off",
+        steps=(Step(command="ingest 66-cut.md", says=(r" – +– +1\.06 ",)),),
+    ),
+    Case(
+        number="67",
+        source="metrics of vLLM V0 (file 41328798604)",
+        kind=PAGES,
+        before=Led.NO,
+        right="60% of the draft tokens; V0 counts no rounds, so there is no length",
+        steps=(Step(command="ingest 67-vllm-v0.prom", says=(r"60\.0% of the draft tokens",)),),
+    ),
+    Case(
+        number="68",
+        source="pages with underscores in place of colons (file 56203079365)",
+        kind=PAGES,
+        before=Led.NO,
+        right="2.10 over 400 rounds; a count of times without their sum is no time",
+        steps=(
+            Step(
+                command="ingest 68-underscores.prom",
+                says=(r" 2 +400 +2\.10 +– +0\.65 0\.45 +– +–",),
+            ),
+        ),
+    ),
+    Case(
+        number="69",
+        source="mit-han-lab/fastrl#4",
+        kind=LOGS,
+        before=Led.PARTLY,
+        right="above its threshold of 48 requests it does not draft",
+        steps=(
+            Step(
+                command="ingest 69-sglang-threshold.log",
+                says=(
+                    "2 of 4 lines at 1.00: nothing was accepted or drafted there",
+                    "48 running requests, and 12 in the other lines",
+                ),
+            ),
+        ),
+    ),
+    Case(
+        number="70",
+        source="sweeps over K, vllm#49163",
+        kind=RESULTS,
+        before=Led.MISLED,
+        right="one drafter at K = 3 and 7: neither accepts more",
+        steps=(
+            Step(command="ingest 70-k3.txt -o k3", says=(r" 3 +18,000 +2\.85 ",)),
+            Step(command="ingest 70-k7.txt -o k7", says=(r" 7 +18,000 +3\.76 ",)),
+            Step(
+                command="compare k3 k7",
+                says=("cannot tell how the runs compare",),
+                never=("accepts more",),
+                code=EXIT_NO_DATA,
+            ),
+        ),
+    ),
+    Case(
         number="rules",
         source="vllm#24049, neutree: boards and alerts without the probe",
         kind=BOARDS,
