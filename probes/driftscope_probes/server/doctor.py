@@ -9,6 +9,7 @@ engine shows (the attention of each layer, an out-of-memory error) is not examin
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -396,6 +397,13 @@ def _sampling(given: Mapping[str, object]) -> Check:
     return fact("sampling", f"{drafts}{more}; drafts are verified by the {rule} rule")
 
 
+_TOKENS = "num_speculative_tokens"
+_COUNTED_BY_HAND = ("eagle", "eagle3", "draft_model", "ngram")
+"""Methods for which vLLM derives no number of tokens."""
+_OWN_COUNT = {"n_predict", "num_lookahead_tokens", "speculators_config"}
+"""Fields of a drafter's config that say it."""
+
+
 def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool) -> Check:
     """Check the drafter that the speculation config names, and its class if its config is on this
     machine; `none`: the server is to have no drafter."""
@@ -409,6 +417,8 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
             "record the server without a drafter"
         )
         return problem("drafter", "the options name no drafter", hint)
+    if fault := _refused(given, vllm):
+        return fault
     if not method:
         detail = "the config names no method, which vLLM then derives from the model"
         hint = "give the method as in vLLM's --speculative-config"
@@ -424,6 +434,11 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
         return unknown_drafter(support.unknown_method(f"{method}{' in parallel' * parallel}"))
     folder = str(given.get("model") or (target if method == MTP else ""))
     config = config_of(folder)
+    if Path(folder).is_absolute() and not Path(folder).exists():
+        return problem("drafter", f"{folder} does not exist", "give the drafter's folder")
+    if given.get(_TOKENS) is None and method in _COUNTED_BY_HAND and not _OWN_COUNT & set(config):
+        hint = f'add "{_TOKENS}": 3, or as many as the drafter was trained for'
+        return problem("drafter", f"vLLM asks for {_TOKENS} with method {method}", hint)
     if config and kinds[0].model and (fault := _fault_of(folder, config, method, classes)):
         return fault
     if not kinds[0].model:
@@ -431,6 +446,55 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     name = _class_of(config, method, classes)
     detail = f"{kinds[0].name}{f' ({name})' if name else ''}: {_INSIDE}, {_FOUND}"
     return Check(topic="drafter", ok=True, detail=detail)
+
+
+def _refused(given: Mapping[str, object], folder: Path) -> Check | None:
+    """Return the first option that vLLM's SpeculativeConfig refuses; None if there is none, or if
+    its fields are not where this driftscope knows them."""
+    body = tree_of("vllm.config.speculative", folder).body
+    words = {
+        name: [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+        for node in body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)
+        for name in _defined_names(node)
+    }
+    fields = [
+        field
+        for node in body
+        if isinstance(node, ast.ClassDef) and node.name == "SpeculativeConfig"
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    ]
+    options = {
+        name: {part.id for part in ast.walk(field.annotation) if isinstance(part, ast.Name)}
+        for field in fields
+        for name in _defined_names(field)
+    }
+    for name, value in given.items() if options else ():
+        if name not in options:
+            near = difflib.get_close_matches(name, options, 3) or sorted(options)
+            return problem(
+                "drafter",
+                f"vLLM's --speculative-config has no {name}",
+                f"nearest: {', '.join(near)}",
+            )
+        allowed = [word for part in options[name] & words.keys() for word in words[part]]
+        if name != "method" and isinstance(value, str) and allowed and value not in allowed:
+            hint = f"give one of {', '.join(map(str, allowed))}"
+            return problem("drafter", f"vLLM knows no {name} {value}", hint)
+    tokens, model = given.get(_TOKENS), given.get("model")
+    if tokens is not None and not _is_positive(tokens):
+        return problem("drafter", f"{_TOKENS} is {tokens}", "give a whole number from 1 on")
+    if model is not None and not isinstance(model, str):
+        return problem("drafter", f"model is {model}", "give one folder or repository")
+    return None
+
+
+def _is_positive(value: object) -> bool:
+    try:
+        return int(f"{value:g}" if isinstance(value, float) else str(value)) >= 1
+    except ValueError:
+        return False
 
 
 def counted(why: str) -> Check:

@@ -80,8 +80,8 @@ def _write(folder: Path, module: str, text: str) -> None:
 
 
 def _answer(**speculation: object) -> str:
-    options = ["--speculative-config", json.dumps(speculation)]
-    checks = examine_server("some/model", options)
+    given = {"num_speculative_tokens": 3, **speculation}
+    checks = examine_server("some/model", ["--speculative-config", json.dumps(given)])
     return verdict([check for check in checks if check.topic != "plugin"]).detail
 
 
@@ -138,6 +138,35 @@ def test_a_method_that_vllm_does_not_have_is_not_ready(vllm: Path) -> None:
     assert _answer(method="eagel3").startswith("not ready because of drafter: vLLM has no method")
     assert "no method standard" in _answer(method="standard")
     assert _answer(method="x_mtp").startswith("ready")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rejection_sample_method": "nonsense"}, "no rejection_sample_method nonsense"),
+        ({"rejection_sample_methd": "block"}, "has no rejection_sample_methd"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
+        ({"num_speculative_tokens": float("nan")}, "num_speculative_tokens is nan"),
+        ({"num_speculative_tokens": None}, "asks for num_speculative_tokens with method ngram"),
+        ({"model": ["a"]}, "model is ['a']"),
+        ({"model": "/nowhere"}, "/nowhere does not exist"),
+        ({"num_speculative_tokens": "3", "rejection_sample_method": "block"}, ""),
+    ],
+)
+def test_an_option_that_vllm_refuses_is_not_ready(
+    vllm: Path, given: dict[str, object], words: str
+) -> None:
+    _write(
+        vllm,
+        "vllm.config.speculative",
+        'RejectionSampleMethod = Literal["standard", "block"]\n'
+        "class SpeculativeConfig:\n"
+        "    num_speculative_tokens: int = 0\n    model: str | None = None\n"
+        "    method: SpeculativeMethod | None = None\n"
+        '    rejection_sample_method: RejectionSampleMethod = "standard"\n',
+    )
+    answer = _answer(method="ngram", **given)
+    assert words in answer and answer.startswith("not ready" if words else "ready")
 
 
 SPECULATOR = {
