@@ -56,13 +56,11 @@ class Intervention:
     lookup: Lookup | None = None
     served_dtype: bool = False
     """Whether drafter and captured states are in the dtype in which they are served."""
-    rewritten: bool = False
-    """Whether the prompts are written in another way, so that the target's answers differ too."""
 
 
 AS_SERVED = "as-served"
 RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH = "right-tokens", "right-states", "right-both"
-SERVED_DTYPE, FIRST_TOKEN, TEMPLATE = "served-dtype", "first-token", "template"
+SERVED_DTYPE = "served-dtype"
 FACTORIAL = (AS_SERVED, RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH)
 """Interventions that the decomposition needs: neither, either and both factors."""
 INTERVENTIONS: Mapping[str, Intervention] = {
@@ -141,18 +139,6 @@ INTERVENTIONS: Mapping[str, Intervention] = {
             changes="the better of drafter and lookup at each position",
             shows="what lookup could add to the drafter, at most",
             lookup=Lookup.BETTER_OF_BOTH,
-        ),
-        Intervention(
-            id=FIRST_TOKEN,
-            changes="the prompts' first token changed",
-            shows="whether the drafter depends on the first token",
-            rewritten=True,
-        ),
-        Intervention(
-            id=TEMPLATE,
-            changes="another chat template",
-            shows="whether the drafter depends on the template",
-            rewritten=True,
         ),
     )
 }

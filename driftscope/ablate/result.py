@@ -283,15 +283,6 @@ def overflows_at(figures: Figures) -> int | None:
     return min(depths, default=None)
 
 
-class PairedBy(StrEnum):
-    """Unit in which an intervention and the chain as served are paired."""
-
-    POSITION = "position"
-    """Chains start at the same positions of the same answers."""
-    PROMPT = "prompt"
-    """The target answers the same prompts anew, so that positions differ."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafts:
     """Chains under one intervention, and those as served that they are compared with."""
@@ -326,11 +317,6 @@ class Effect:
     interval: Interval | None
     """Interval of the difference, clustered by prompt, at a level that holds for all interventions
     together; None with too few prompts."""
-
-    @written_property
-    def paired_by(self) -> PairedBy:
-        """Unit in which both sides are paired."""
-        return PairedBy.PROMPT if self.intervention.rewritten else PairedBy.POSITION
 
     @written_property
     def words(self) -> str:

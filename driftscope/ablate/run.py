@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,7 @@ from torch import Tensor
 from driftscope.ablate.chains import AblatedDraft, ablated_draft, better_of, looked_up
 from driftscope.ablate.intervention import (
     AS_SERVED,
-    FIRST_TOKEN,
     INTERVENTIONS,
-    TEMPLATE,
     Intervention,
     Lookup,
     Size,
@@ -35,80 +33,15 @@ from driftscope.ablate.result import (
     near_misses_of,
     overflows_at,
 )
-from driftscope.errors import CheckpointError, NoDataError, UsageError
+from driftscope.errors import CheckpointError, NoDataError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
-from driftscope.inspect.checks.vocabulary import chat_template
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.layers import Embeds
-from driftscope.inspect.trial import trial as trial_renderings
 from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served
-from driftscope.inspect.trial.target import BATCH, LONGEST_PROMPT, Passage, Teacher
-from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench, Rendering, renderings
+from driftscope.inspect.trial.target import BATCH, Passage, Teacher
+from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench
 from driftscope.regions import AnswerRegions, TokenTexts, answer_regions
 from driftscope.vocabulary import Region
-
-_IDS = {trial_renderings.FIRST_TOKEN: FIRST_TOKEN, trial_renderings.TEMPLATE: TEMPLATE}
-"""Interventions by the identifiers of what the trial tries."""
-_CHANGES = {
-    "first_token_off": "the prompts' first token left out",
-    "first_token_on": "a first token before the prompts",
-    trial_renderings.TEMPLATE: "the drafter's own chat template",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenTemplate:
-    """A chat template that the user names."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptWriting:
-    """Prompts that are written in one way, and the chains that are drafted on their answers."""
-
-    id: str
-    """AS_SERVED, or the intervention that writes them."""
-    prompts: Mapping[str, Sequence[int]]
-    interventions: tuple[Intervention, ...]
-
-
-def rewritings(
-    bench: Bench, drafters: str | None, given: GivenTemplate | None, wanted: Collection[str]
-) -> tuple[list[tuple[Intervention, PromptWriting]], dict[str, str]]:
-    """Return the wanted interventions that write the prompts in another way, and the reasons why
-    others cannot. `drafters` is the drafter's own template, `given` the user's in place of it."""
-    made, left_out = renderings(
-        bench.teacher.tokenizer,
-        bench.prompts,
-        bench.conversations,
-        (bench.template, given.text if given else drafters),
-        whose="given" if given else "drafter's",
-    )
-    for failed in left_out:
-        if given and failed.failed:
-            raise UsageError(f"--template {given.name}: {failed.reason}")
-    found = [_rewriting(each, given) for each in made]
-    reasons = {_IDS[each.id]: each.reason for each in left_out}
-    return (
-        [each for each in found if each[0].id in wanted],
-        {name: reason for name, reason in reasons.items() if name in wanted},
-    )
-
-
-def _rewriting(
-    rendering: Rendering, given: GivenTemplate | None
-) -> tuple[Intervention, PromptWriting]:
-    change = rendering.change.id
-    name = TEMPLATE if change == trial_renderings.TEMPLATE else FIRST_TOKEN
-    words = f"the chat template {given.name}" if given and name == TEMPLATE else _CHANGES[change]
-    writing = PromptWriting(
-        id=name,
-        prompts={key: ids[-LONGEST_PROMPT:] for key, ids in rendering.prompts.items()},
-        interventions=(INTERVENTIONS[AS_SERVED],),
-    )
-    return replace(INTERVENTIONS[name], changes=words), writing
 
 
 class DraftVocabulary:
@@ -152,17 +85,15 @@ FigureSums = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPrompt:
-    """Counts of one prompt, written in one way."""
+    """Counts of one prompt."""
 
-    writing: str
-    """Identifier of the `PromptWriting`."""
     key: str
     matches: Mapping[str, Matches]
     """Matches by intervention, from the same positions; of none if the answer is too short."""
     sums: Mapping[str, FigureSums]
     vocabulary: RegionTokens
     rejections: Rejections
-    """Ends of the chains as served; none of prompts that are written in another way."""
+    """Ends of the chains as served."""
 
     @property
     def positions(self) -> int:
@@ -221,12 +152,11 @@ class PromptMeter:
         self._k, self._positions = k, positions
         self._vocabulary, self._served = vocabulary, served
 
-    def measured(self, passage: Passage, writing: PromptWriting) -> MeasuredPrompt:
-        """Return the counts of one passage under the interventions of its writing."""
+    def measured(self, passage: Passage, interventions: tuple[Intervention, ...]) -> MeasuredPrompt:
+        """Return the counts of one passage under the interventions."""
         anchors = anchors_of(passage, self._k, self._positions)
-        drafted = self._drafts(passage, writing.interventions, anchors)
+        drafted = self._drafts(passage, interventions, anchors)
         return MeasuredPrompt(
-            writing=writing.id,
             key=passage.key,
             matches={name: each.matches.cpu().numpy() for name, each in drafted.items()},
             sums={name: _sums(each) for name, each in drafted.items()},
@@ -279,53 +209,24 @@ def _nothing(k: int) -> AblatedDraft:
 
 
 def measured_answers(
-    teacher: Teacher,
-    layers: Sequence[int],
-    meter: PromptMeter,
-    writings: Sequence[PromptWriting],
+    teacher: Teacher, layers: Sequence[int], meter: PromptMeter, plan: AblationPlan
 ) -> Iterator[MeasuredPrompt]:
-    """Let the target answer every prompt, and yield the counts, writing by writing in the order of
-    keys. `layers` are those of the target whose states the drafter reads."""
-    for writing in writings:
-        keys = sorted(writing.prompts)
-        for start in range(0, len(keys), BATCH):
-            prompts = {key: list(writing.prompts[key]) for key in keys[start : start + BATCH]}
-            for passage in teacher.passages(prompts, layers):
-                yield meter.measured(passage, writing)
+    """Let the target answer every prompt, and yield the counts in the order of keys. `layers` are
+    those of the target whose states the drafter reads."""
+    keys = sorted(plan.prompts)
+    for start in range(0, len(keys), BATCH):
+        prompts = {key: plan.prompts[key] for key in keys[start : start + BATCH]}
+        for passage in teacher.passages(prompts, layers):
+            yield meter.measured(passage, plan.chains)
 
 
-ByKey = Mapping[str, MeasuredPrompt]
-"""Counts of the prompts that have positions, by key."""
-
-
-def long_enough(measured: Sequence[MeasuredPrompt], writing: str) -> ByKey:
-    """Return the counts of the prompts that were written in one way and have positions."""
-    return {each.key: each for each in measured if each.writing == writing and each.positions}
-
-
-def by_position(served: ByKey, intervention: Intervention) -> Drafts:
-    """Return drafts that start at the positions of those as served."""
-    prompts = list(served.values())
-    return _drafts(intervention, prompts, intervention.id, prompts)
-
-
-def by_prompt(served: ByKey, rewritten: ByKey, intervention: Intervention) -> Drafts:
-    """Return drafts on new answers, beside those as served of the same prompts."""
-    both = [key for key in served if key in rewritten]
-    prompts = [rewritten[key] for key in both]
-    return _drafts(intervention, prompts, AS_SERVED, [served[key] for key in both])
-
-
-def _drafts(
-    intervention: Intervention,
-    prompts: Sequence[MeasuredPrompt],
-    name: str,
-    served: Sequence[MeasuredPrompt],
-) -> Drafts:
+def drafts_of(prompts: Sequence[MeasuredPrompt], intervention: Intervention) -> Drafts:
+    """Return the drafts under an intervention, from the same positions as those as served."""
+    name = intervention.id
     return Drafts(
         intervention=intervention,
         matches=[each.matches[name] for each in prompts],
-        as_served=[each.matches[AS_SERVED] for each in served],
+        as_served=[each.matches[AS_SERVED] for each in prompts],
         figures={} if intervention.lookup else _means(prompts, name),
     )
 
@@ -351,8 +252,6 @@ class AblationOptions:
     wanted: Sequence[str]
     """Identifiers of the interventions, in the order of the catalogue."""
     positions: int = POSITIONS
-    template: GivenTemplate | None = None
-    """Template of the intervention TEMPLATE in place of the drafter's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,39 +259,21 @@ class AblationPlan:
     """Interventions that apply, and the reasons why others do not."""
 
     chains: tuple[Intervention, ...]
-    """Interventions on the prompts as served, AS_SERVED first."""
-    rewritten: tuple[tuple[Intervention, PromptWriting], ...]
+    """Interventions, AS_SERVED first."""
     prompts: Mapping[str, list[int]]
-    """Token ids of the prompts as served, by key."""
+    """Token ids of the prompts, by key."""
     not_applicable: Mapping[str, str]
-
-    @property
-    def writings(self) -> list[PromptWriting]:
-        """All ways of writing the prompts, as served first."""
-        served = PromptWriting(id=AS_SERVED, prompts=self.prompts, interventions=self.chains)
-        return [served, *(writing for _, writing in self.rewritten)]
 
 
 def plan_of(
-    loaded: Bench,
-    drafter: Drafter,
-    dtype: torch.dtype | None,
-    options: AblationOptions,
-    template: str | None,
+    loaded: Bench, drafter: Drafter, dtype: torch.dtype | None, options: AblationOptions
 ) -> AblationPlan:
-    """Return the plan. `dtype` is the served one if it is narrower than float32, and `template` the
-    drafter's own chat template."""
+    """Return the plan. `dtype` is the served one if it is narrower than float32."""
     wanted = [INTERVENTIONS[name] for name in options.wanted]
-    rewritten, reasons = rewritings(
-        loaded, template, options.template, {each.id for each in wanted if each.rewritten}
-    )
-    idle = {**_without_effect(drafter, dtype, wanted), **reasons}
-    chains = [each for each in wanted if not each.rewritten and each.id not in idle]
+    idle = _without_effect(drafter, dtype, wanted)
+    chains = [each for each in wanted if each.id not in idle]
     return AblationPlan(
-        chains=(INTERVENTIONS[AS_SERVED], *chains),
-        rewritten=tuple(rewritten),
-        prompts=loaded.prompts,
-        not_applicable=idle,
+        chains=(INTERVENTIONS[AS_SERVED], *chains), prompts=loaded.prompts, not_applicable=idle
     )
 
 
@@ -426,9 +307,8 @@ def run_ablation(
     the drafter is known to fit; `names` are those of drafter and target in the result.
     KeyboardInterrupt ends it early, with the result of the prompts that are measured by then.
 
-    Raises CheckpointError for a model that cannot be run or whose states are not finite, UsageError
-    for a given template that fails, and NoDataError if too few answers are long enough for a chain
-    of K.
+    Raises CheckpointError for a model that cannot be run or whose states are not finite, and
+    NoDataError if too few answers are long enough for a chain of K.
     """
     variant = as_served(files, target.layers)
     variant.check()
@@ -436,7 +316,7 @@ def run_ablation(
     variant, teacher = variant.with_shared_head(loaded.facts.head), loaded.teacher
     drafter = variant.build(teacher.device)
     dtype = served_dtype(target, files)
-    plan = plan_of(loaded, drafter, dtype, options, chat_template(files.folder))
+    plan = plan_of(loaded, drafter, dtype, options)
     narrow = dtype if any(each.served_dtype for each in plan.chains) else None
     meter = PromptMeter(
         drafter,
@@ -446,11 +326,10 @@ def run_ablation(
         vocabulary=DraftVocabulary(drafter, teacher.tokenizer),
         served=ServedDrafter(drafter, teacher, narrow) if narrow else None,
     )
-    answers = measured_answers(teacher, variant.config.aux_layers, meter, plan.writings)
-    units = [(each.id, key) for each in plan.writings for key in each.prompts]
+    answers = measured_answers(teacher, variant.config.aux_layers, meter, plan)
     measured = list[MeasuredPrompt]()
     try:
-        for _, answer in zip(progress(units), answers, strict=True):
+        for _, answer in zip(progress(list(plan.prompts)), answers, strict=True):
             measured.append(answer)
     except KeyboardInterrupt:
         return replace(_result(measured, plan, options.k, names), stopped=True)
@@ -460,14 +339,13 @@ def run_ablation(
 def _result(
     measured: Sequence[MeasuredPrompt], plan: AblationPlan, k: int, names: tuple[str, str]
 ) -> Ablation:
-    served = long_enough(measured, AS_SERVED)
+    served = [each for each in measured if each.positions]
     if len(served) < LEAST_PASSAGES:
         raise NoDataError(
             f"{len(served)} prompts have an answer longer than K = {k}; give {LEAST_PASSAGES} "
             "or more with --prompts"
         )
-    rewritten, too_short = _rewritten(measured, served, plan)
-    chains = [by_position(served, each) for each in plan.chains]
+    chains = [drafts_of(served, each) for each in plan.chains]
     if depth := overflows_at(chains[0].figures):
         raise CheckpointError(
             f"{names[0]}: its states are not finite (NaN, or an overflow) from depth {depth} on, "
@@ -475,26 +353,10 @@ def _result(
             f"{names[0]} --target {names[1]}` looks for the tensor"
         )
     return ablation_of(
-        [*chains, *rewritten],
-        coverage_of([each.vocabulary for each in served.values()]),
-        near_misses_of([each.rejections for each in served.values()]),
+        chains,
+        coverage_of([each.vocabulary for each in served]),
+        near_misses_of([each.rejections for each in served]),
         drafter=names[0],
         target=names[1],
-        not_applicable={**plan.not_applicable, **too_short},
+        not_applicable=plan.not_applicable,
     )
-
-
-def _rewritten(
-    measured: Sequence[MeasuredPrompt], served: ByKey, plan: AblationPlan
-) -> tuple[list[Drafts], dict[str, str]]:
-    """Return the drafts on rewritten prompts, and the interventions with too few of them."""
-    made, too_short = list[Drafts](), dict[str, str]()
-    for intervention, writing in plan.rewritten:
-        drafts = by_prompt(served, long_enough(measured, writing.id), intervention)
-        if len(drafts.matches) < LEAST_PASSAGES:
-            too_short[intervention.id] = (
-                f"fewer than {LEAST_PASSAGES} prompts have long enough answers both ways"
-            )
-        else:
-            made.append(drafts)
-    return made, too_short

@@ -44,14 +44,6 @@ def ablate(
         str | None,
         typer.Option(metavar="NAMES", help="Names with commas between them; without it, all."),
     ] = None,
-    template: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Chat template of the intervention `template`, in Jinja; without it, that of the "
-            "drafter's folder.",
-        ),
-    ] = None,
     allow_pickle: PickleOption = False,
     download: DownloadOption = False,
     output: Annotated[
@@ -69,9 +61,9 @@ def ablate(
 
     Both models are run outside any engine. Chains start at the same positions of the target's own
     greedy answers, as served and with each intervention: the target's tokens or states fed, the
-    state's size kept, attention changed, the served dtype; or the prompts are written in another
-    way. Differences are paired, and the loss between depth 1 and K is divided into wrong tokens,
-    the drafter's own states, and the rest.
+    state's size kept, attention changed, the served dtype. Differences are paired by position, and
+    the loss between depth 1 and K is divided into wrong tokens, the drafter's own states, and the
+    rest.
 
     Ctrl-C (exit code 130) ends it with the result of the prompts that are measured by then.
     """
@@ -88,17 +80,16 @@ def ablate(
     if output is not None and output.is_dir():
         raise UsageError(f"--output {output}: is a folder; name a file")
     files, opened = open_drafter(drafter, opening), open_target(target, opening)
-    wanted, text = named_interventions(interventions), _template(template) if template else None
+    wanted = named_interventions(interventions)
     trial = TrialOptions(prompts=prompts, k=k, most_prompts=most_prompts, opening=opening)
     with needs(EXTRA):
-        from driftscope.ablate.run import AblationOptions, GivenTemplate, run_ablation
+        from driftscope.ablate.run import AblationOptions, run_ablation
 
-        given = GivenTemplate(name=str(template), text=text) if text else None
         result = run_ablation(
             files,
             opened,
             lambda: load_bench(opened, trial),
-            AblationOptions(k=k, wanted=wanted, positions=positions, template=given),
+            AblationOptions(k=k, wanted=wanted, positions=positions),
             names=(drafter, target),
             progress=lambda units: steps(units, "Drafting"),
         )
@@ -114,27 +105,12 @@ def ablate(
         words = ["driftscope", "ablate", drafter, "--target", target, "--prompts", prompts]
         words += ["--k", str(k), "--positions", str(positions), "--limit", str(most_prompts)]
         words += ["--interventions", interventions] if interventions else []
-        words += ["--template", str(template)] if template else []
         words += ["--allow-pickle"] if allow_pickle else []
         write_text(output, to_html(result, command=shlex.join([*words, "-o", str(output)])))
         typer.echo(f"written: {shown(str(output))}", err=True)
     if result.stopped:
         typer.echo(f"stopped by Ctrl-C: the result is of {result.prompts} prompts", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _template(path: Path) -> str:
-    """Return the text of a chat template; raises UsageError."""
-    from driftscope.boundary.files import first_line, read_text
-    from driftscope.errors import UsageError
-
-    try:
-        text = read_text(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--template {path}: cannot be read ({first_line(error)})") from error
-    if not text.strip():
-        raise UsageError(f"--template {path}: is empty; give a chat template in Jinja")
-    return text
 
 
 def named_interventions(names: str | None) -> tuple[str, ...]:

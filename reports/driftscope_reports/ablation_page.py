@@ -14,7 +14,6 @@ from driftscope.ablate.result import (
     Decomposition,
     Effect,
     NearMisses,
-    PairedBy,
     Part,
     RegionCoverage,
     VocabularyCoverage,
@@ -30,14 +29,13 @@ _HOW = (
     "Share of the positions at which the drafted token is the target's, whatever came before it in "
     "the chain. Differences of acceptance length, with intervals, are in the table above."
 )
-_ATTENTION, _FACTORS, _PROMPTS, _STATE = "attention", "factors", "prompts", "state"
+_ATTENTION, _FACTORS, _STATE = "attention", "factors", "state"
 _LOOKUP = "lookup"
 _TITLES = {
     _FACTORS: "With the target's tokens or states",
     _STATE: "With another state or dtype",
     _ATTENTION: "With other attention",
     _LOOKUP: "With n-gram lookup",
-    _PROMPTS: "With prompts written in another way",
 }
 """Titles of the pictures by group, in their order."""
 
@@ -74,8 +72,6 @@ def _name(effect: Effect) -> str:
 
 def _group(effect: Effect) -> str:
     made: Intervention = effect.intervention
-    if made.rewritten:
-        return _PROMPTS
     if made.lookup:
         return _LOOKUP
     if made.right_tokens or made.right_states:
@@ -88,18 +84,11 @@ _CAUTION = (
     "uses what was taken, not that it is good for it. One that gains nothing does not clear its "
     "suspect, because a drafter that was trained with the change may gain."
 )
-_BY_PROMPT = (
-    "Where differences are paired by prompt, the target answered the prompts anew. The answers "
-    "differ then, and may be easier or harder to draft."
-)
 
 
 def interventions(result: Ablation) -> Section:
     """Return the section of the interventions."""
     served = result.effects[0].acceptance.mean_length
-    notes = [_CAUTION]
-    if any(each.paired_by is PairedBy.PROMPT for each in result.effects):
-        notes.append(_BY_PROMPT)
     return Section(
         id="interventions",
         name="What each intervention changes",
@@ -107,7 +96,7 @@ def interventions(result: Ablation) -> Section:
         "as a round. The intervals of the changes hold for all interventions together.",
         below=[
             _table(result),
-            *(part("paragraph", words, "note") for words in notes),
+            part("paragraph", _CAUTION, "note"),
             *(
                 part("paragraph", f"Not applicable: {name}: {reason}.", "note")
                 for name, reason in result.not_applicable.items()
@@ -119,7 +108,7 @@ def interventions(result: Ablation) -> Section:
 def _table(result: Ablation) -> Markup:
     head = ["intervention", "with", "what a change shows", "acceptance length", "change"]
     return table(
-        [*head, "interval of the change", "prompts", "paired by"],
+        [*head, "interval of the change", "prompts"],
         [_row(each) for each in result.effects],
         words=3,
         caption="Acceptance length under each intervention",
@@ -139,7 +128,6 @@ def _row(effect: Effect) -> list[str]:
         "–" if served else f"{effect.difference:+.2f}",
         interval,
         str(effect.prompts),
-        "–" if served else effect.paired_by.value,
     ]
 
 

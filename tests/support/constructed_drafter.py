@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, FIRST_TOKEN, INTERVENTIONS
+from driftscope.ablate.intervention import FACTORIAL, INTERVENTIONS
 from driftscope.ablate.result import (
     Ablation,
     Decomposition,
@@ -21,7 +21,7 @@ from driftscope.ablate.result import (
     decompose,
     near_misses_of,
 )
-from driftscope.ablate.run import PromptMeter, PromptWriting, by_position, by_prompt, long_enough
+from driftscope.ablate.run import PromptMeter, drafts_of
 from driftscope.inspect.reference.drafter import ChainKeys, StepOutput
 from driftscope.inspect.trial.target import Passage
 
@@ -133,32 +133,25 @@ def decomposition_of(cause: str, seed: int) -> Decomposition:
     """Return the decomposition of a drafter with a known cause."""
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
     meter = PromptMeter(drafter, drafter, k=K, positions=20)
-    writing = PromptWriting(
-        id=AS_SERVED, prompts={}, interventions=tuple(INTERVENTIONS[name] for name in FACTORIAL)
-    )
-    measured = [meter.measured(each, writing) for each in passages(seed)]
+    chains = tuple(INTERVENTIONS[name] for name in FACTORIAL)
+    measured = [meter.measured(each, chains) for each in passages(seed)]
     found = decompose({name: [each.matches[name] for each in measured] for name in FACTORIAL})
     assert found is not None
     return found
 
 
 def constructed_ablation(cause: str = "states", seed: int = 0, *, lacking: int = 2) -> Ablation:
-    """Return the ablation of a drafter with a known cause: the factors, and another way of writing
-    the prompts that changes nothing but the seed. `lacking`: tokens of 8 that are lacking."""
+    """Return the ablation of a drafter with a known cause: the factors. `lacking`: tokens of 8 that
+    are lacking."""
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
     meter = PromptMeter(drafter, drafter, k=K, positions=20)
     chains = tuple(INTERVENTIONS[name] for name in FACTORIAL)
-    served = PromptWriting(id=AS_SERVED, prompts={}, interventions=chains)
-    other = PromptWriting(id=FIRST_TOKEN, prompts={}, interventions=chains[:1])
-    measured = [meter.measured(each, served) for each in passages(seed)]
-    again = [meter.measured(each, other) for each in passages(seed + 1)]
-    mine = long_enough(measured, AS_SERVED)
-    rewritten = by_prompt(mine, long_enough(again, FIRST_TOKEN), INTERVENTIONS[FIRST_TOKEN])
+    measured = [meter.measured(each, chains) for each in passages(seed)]
     return ablation_of(
-        [*(by_position(mine, each) for each in chains), rewritten],
-        coverage_of([{"prose": (8, lacking), "code": (8, 0)}] * len(mine)),
-        near_misses_of([each.rejections for each in mine.values()]),
+        [drafts_of(measured, each) for each in chains],
+        coverage_of([{"prose": (8, lacking), "code": (8, 0)}] * len(measured)),
+        near_misses_of([each.rejections for each in measured]),
         drafter="models/constructed",
         target="models/target",
-        not_applicable={"template": "the drafter was saved without a chat template"},
+        not_applicable={"served-dtype": "no config names a dtype"},
     )

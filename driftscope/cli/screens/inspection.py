@@ -12,7 +12,6 @@ from driftscope.ablate.result import (
     Ablation,
     Decomposition,
     Effect,
-    PairedBy,
     Part,
     VocabularyCoverage,
     conclusion_of,
@@ -167,17 +166,8 @@ def print_ablation(result: Ablation) -> None:
         _print_vocabulary(console, result.vocabulary)
     if result.near_misses is not None:
         console.print(Text(result.near_misses.words))
-    console.print(Text(_pairing(result), "dim"))
-
-
-def _pairing(result: Ablation) -> str:
     words = "Intervals are over prompts and hold for all interventions together."
-    if any(each.paired_by is PairedBy.PROMPT for each in result.effects):
-        words += (
-            "\n*: the target answered the prompts anew, so differences are paired by prompt,\n"
-            "not by position, and other answers may be easier or harder to draft."
-        )
-    return words
+    console.print(Text(words, "dim"))
 
 
 def _print_vocabulary(console: Console, coverage: VocabularyCoverage) -> None:
@@ -223,9 +213,7 @@ def _cells(effect: Effect) -> tuple[str, ...]:
     if effect.intervention.id == AS_SERVED:
         return length, "", "", "as served"
     change = f"{effect.difference:+.2f}"
-    mark = "*" if effect.paired_by is PairedBy.PROMPT else ""
-    changes = f"{shown(effect.intervention.changes)}{mark}"
-    return length, change, _ends(effect.interval, 1.0, 2), changes
+    return length, change, _ends(effect.interval, 1.0, 2), shown(effect.intervention.changes)
 
 
 def _ends(interval: Interval | None, factor: float, digits: int) -> str:

@@ -177,8 +177,6 @@ class NotApplicable:
 
     id: str
     reason: str
-    failed: bool = False
-    """Whether trying it fails, rather than that it would change nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

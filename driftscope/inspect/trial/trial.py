@@ -88,14 +88,12 @@ def renderings(
     prompts: Ids,
     conversations: Conversations,
     templates: tuple[str | None, ...],
-    *,
-    whose: str = "drafter's",
 ) -> tuple[list[Rendering], list[NotApplicable]]:
     """Return the renderings that can be tried, and those that cannot, with the reason. `templates`
-    are the target's and the drafter's own, or another one; reasons call it `whose` template."""
+    are the target's and the drafter's own."""
     tried = (
         _first_token(tokenizer.bos_token_id, prompts),
-        _template(tokenizer, prompts, conversations, templates, whose),
+        _template(tokenizer, prompts, conversations, templates),
     )
     made = [each for each in tried if isinstance(each, Rendering)]
     return made, [each for each in tried if isinstance(each, NotApplicable)]
@@ -125,18 +123,17 @@ def _template(
     prompts: Ids,
     conversations: Conversations,
     templates: tuple[str | None, ...],
-    whose: str,
 ) -> Rendering | NotApplicable:
     targets, own = templates
-    reason = _no_template(targets, own, set(conversations) >= set(prompts), whose)
+    reason = _no_template(targets, own, set(conversations) >= set(prompts))
     if reason is not None:
         return NotApplicable(id=TEMPLATE, reason=reason)
     try:
         made = {key: _rendered(tokenizer, conversations[key], own) for key in prompts}
     except Exception as error:  # a template is a program, which can fail in any way
         first = (str(error) or type(error).__name__).splitlines()[0]
-        reason = f"the {whose} template fails ({first})"
-        return NotApplicable(id=TEMPLATE, reason=reason, failed=True)
+        reason = f"the drafter's template fails ({first})"
+        return NotApplicable(id=TEMPLATE, reason=reason)
     change = Change(
         id=TEMPLATE,
         change="the drafter's own chat template (--chat-template)",
@@ -173,16 +170,14 @@ def with_tokens_for_turns(
     return Rendering(change=change, prompts=made)
 
 
-def _no_template(
-    targets: str | None, own: str | None, conversations: bool, whose: str
-) -> str | None:
+def _no_template(targets: str | None, own: str | None, conversations: bool) -> str | None:
     """Return the reason why no other template can be tried; None if one can."""
     if not own:
         return "the drafter was saved without a chat template"
     if own.startswith(_SEVERAL):
         return "the drafter was saved with several chat templates"
     if targets and own.strip() == targets.strip():
-        return f"the {whose} chat template is the target's"
+        return "the drafter's chat template is the target's"
     return None if conversations else "the prompts are texts, not conversations"
 
 

@@ -67,8 +67,7 @@ def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: 
     assert "What each intervention changes" in file.read_text()
     assert document["prompts"] == 6 and document["positions"] == 36
     found = {each["intervention"]["id"] for each in document["effects"]}
-    assert found == INTERVENTIONS.keys() - {"normalise", "template"}
-    assert "without a chat template" in document["not_applicable"]["template"]
+    assert found == INTERVENTIONS.keys() - {"normalise"}
     assert "norm_output" in document["not_applicable"]["normalise"]
     tokens = next(
         each for each in document["effects"] if each["intervention"]["id"] == "right-tokens"
@@ -93,14 +92,6 @@ def test_no_intervention_is_an_error(names: str) -> None:
     done = _ablate(trio_path() / "eagle31", *FEW, "--interventions", names)
     assert isinstance(done.exception, UsageError)
     assert "name one or more of" in str(done.exception)
-
-
-def test_a_template_alone_that_does_not_parse_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "t.jinja").write_text("{% if %}")
-    template = ("--interventions", "template", "--template", str(tmp_path / "t.jinja"))
-    done = _ablate(trio_path() / "eagle31", *FEW, *template)
-    assert isinstance(done.exception, UsageError)
-    assert "the given template fails" in str(done.exception)
 
 
 def test_a_folder_is_no_output(tmp_path: Path) -> None:
@@ -144,48 +135,6 @@ def test_a_draft_vocabulary_is_measured_by_kind_of_text(tmp_path: Path) -> None:
     printed = _ablate(half, *FEW, *named).output
     assert "are not in the draft vocabulary:" in printed
     assert all(f"  {each['region']}" in printed for each in regions)
-
-
-def test_other_prompts_are_paired_by_prompt(tmp_path: Path) -> None:
-    named = ("--interventions", "first-token,template,served-dtype")
-    file = tmp_path / "plain.jinja"
-    file.write_text("{% for m in messages %}{{ m['content'] }}\n{% endfor %}")
-    done = _ablate(trio_path() / "eagle3", *FEW, *named, "--template", str(file), "--json")
-    effects = {each["intervention"]["id"]: each for each in json.loads(done.stdout)["effects"]}
-    assert effects["first-token"]["intervention"]["changes"] == "the prompts' first token left out"
-    assert effects["template"]["intervention"]["changes"] == f"the chat template {file}"
-    paired = {name: each["paired_by"] for name, each in effects.items()}
-    assert paired == {
-        AS_SERVED: "position",
-        "served-dtype": "position",
-        "first-token": "prompt",
-        "template": "prompt",
-    }
-    served = effects[AS_SERVED]["acceptance"]["mean_length"]
-    # Texts in no template are not what this drafter knows: it accepts less.
-    assert effects["template"]["difference"] < -0.2
-    assert abs(effects["served-dtype"]["difference"]) < 0.2
-    found = effects["template"]["acceptance"]["mean_length"] - served
-    if effects["template"]["prompts"] == 6:
-        assert effects["template"]["difference"] == pytest.approx(found)
-
-
-def test_a_template_that_changes_nothing_does_not_apply(tmp_path: Path) -> None:
-    own = json.loads((TARGET / "tokenizer_config.json").read_text())["chat_template"]
-    (tmp_path / "same.jinja").write_text(own)
-    options = ("--interventions", "template", "--template", str(tmp_path / "same.jinja"))
-    document = json.loads(_ablate(trio_path() / "eagle3", *FEW, *options, "--json").stdout)
-    assert "the given chat template is the target's" in document["not_applicable"]["template"]
-
-
-@pytest.mark.parametrize("content", [None, " \n"])
-def test_a_template_that_is_none_is_one_error(tmp_path: Path, content: str | None) -> None:
-    file = tmp_path / "t.jinja"
-    if content is not None:
-        file.write_text(content)
-    done = _ablate(trio_path() / "eagle3", *FEW, "--template", str(file))
-    assert isinstance(done.exception, UsageError)
-    assert str(file) in str(done.exception)
 
 
 def test_a_drafter_that_cannot_be_run_is_one_error(tmp_path: Path) -> None:
