@@ -334,9 +334,7 @@ def _growth(fed: Matrix | None) -> Matrix | None:
 
 
 def _note(counter: BatchCounter, batch: pa.RecordBatch, k: int, growth: Matrix) -> None:
-    hard = np.flatnonzero(np.isfinite(growth) & (growth > HARD_GROWTH))
-    if counter.notable.maxlen is not None:
-        hard = hard[-counter.notable.maxlen :]
+    hard = np.flatnonzero(np.isfinite(growth) & (growth > HARD_GROWTH))[-NOTABLE_CHAINS:]
     if not len(hard):
         return
     times, positions = numbers(batch, "time_s"), numbers(batch, "position")

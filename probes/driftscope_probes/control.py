@@ -73,9 +73,12 @@ class Control:
         seen = (file.st_mtime_ns, file.st_ino, file.st_size)
         if seen == self._seen:
             return
-        self._seen = seen  # an error is counted once
-        asked = read_control(self._run)
-        self._revision = asked.revision
+        try:
+            asked = read_control(self._run)
+        except ControlValueError:
+            self._seen = seen  # the error is counted once
+            raise
+        self._seen, self._revision = seen, asked.revision
         self.apply(asked.change)
 
     def _tell(self) -> None:
