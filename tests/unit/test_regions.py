@@ -600,3 +600,9 @@ def test_written_answers_of_each_format_are_classified_right() -> None:
     shares = shares_right()
     assert sum(answers for answers, _ in shares.values()) >= 200
     assert {name: share for name, (_, share) in shares.items() if share < 0.95} == {}
+
+
+def test_a_query_without_a_fence_goes_on_to_its_clauses() -> None:
+    query = "SELECT a\nFROM t\nWHERE a > 3\nORDER BY a;\n"
+    code, prose = text_regions(f"{query}\nThis returns all the rows that are larger.")
+    assert (code.region, prose.region, prose.start) == (Region.CODE, Region.PROSE, len(query))

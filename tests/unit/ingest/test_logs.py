@@ -17,6 +17,7 @@ from driftscope.ingest import base
 from driftscope.ingest.base import Figures
 from driftscope.ingest.catalogue import ingest
 from driftscope.ingest.prometheus import ingest_window
+from driftscope.unknown import nearest_kind
 
 SAMPLES = Path(__file__).parent / "samples"
 INPUTS = Path(__file__).parents[2] / "verification" / "cases" / "inputs"
@@ -506,3 +507,9 @@ def test_a_number_of_401_digits_is_named(tmp_path: Path) -> None:
     path = tmp_path / "responses.jsonl"
     path.write_text(_requests(10).replace('"num_spec_steps": 10', f'"num_spec_steps": {10**400}'))
     assert_fails(run_command("ingest", path), EXIT_USAGE, "num_spec_steps is 1000")
+
+
+def test_the_nearest_kind_has_the_most_of_its_marks() -> None:
+    kinds = [("more", ("a", "b")), ("less", ("a",)), ("half", ("a", "x"))]
+    assert nearest_kind(kinds, "ab".__contains__) == "more: has a, b, and differs otherwise"
+    assert nearest_kind(kinds[1:], "y".__contains__) == ""
