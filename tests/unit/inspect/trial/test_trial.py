@@ -55,11 +55,11 @@ from driftscope.inspect.trial.verdict import best_repair, rendering_results, ver
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow
-K = 5
+K, PROMPTS = 5, 32
 
 
 def _prompts(_teacher: Teacher) -> dict[str, list[int]]:
-    return {each.id: encode(each.in_distribution) for each in load_prompts()[:32]}
+    return {each.id: encode(each.in_distribution) for each in load_prompts()[:PROMPTS]}
 
 
 @functools.cache
@@ -67,6 +67,7 @@ def _bench() -> Bench:
     return Bench(open_target(str(TARGET)), _prompts)
 
 
+@functools.cache
 def _trial(drafter: Path) -> Trial:
     return run_trial(open_drafter(str(drafter)), open_target(str(TARGET)).layers, _bench, K)
 
@@ -204,12 +205,12 @@ def _found(trial: Trial) -> list[CheckResult]:
 
 
 def _encoded(begin: int) -> Bench:
-    prompts = {each.id: encode(each.in_distribution)[begin:] for each in load_prompts()[:32]}
+    prompts = {each.id: encode(each.in_distribution)[begin:] for each in load_prompts()[:PROMPTS]}
     return Bench(open_target(str(TARGET)), lambda _: prompts)
 
 
 def test_prompts_as_trained_give_nothing() -> None:
-    trial = _rendered_trial(trio_path() / "eagle31", _encoded(0))
+    trial = _trial(trio_path() / "eagle31")
     assert [each.rendering.id for each in trial.renderings] == ["first_token_off"]
     assert not _found(trial)
 
@@ -226,7 +227,9 @@ def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path
     (drafter / "chat_template.jinja").write_text(settings["chat_template"])
     settings["chat_template"] = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
     (target / SETTINGS).write_text(json.dumps(settings))
-    bench = load_bench(open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=32))
+    bench = load_bench(
+        open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=PROMPTS)
+    )
     trial = _rendered_trial(drafter, bench)
     assert "accepts_more_with.drafters_template" in [each.id for each in _found(trial)]
     assert not trial.not_applicable
