@@ -46,7 +46,7 @@ from driftscope.analysis.replays import (
 )
 from driftscope.analysis.statistics.intervals import FOR_POWER, Interval
 from driftscope.analysis.statistics.permutation import ALPHA, LEAST
-from driftscope.analysis.statistics.ratio import FEW_REQUESTS
+from driftscope.analysis.statistics.ratio import FEW_REQUESTS, PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Deciding, Need, ReplayCase, Threshold, entry, question
 from driftscope.findings.causes import NOTHING_BELOW, loss_against, suspects_of
@@ -386,6 +386,64 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
         "them differ (the template, the system prompt), or train or choose the drafter with such "
         "prompts.",
     )
+
+
+@entry(
+    about=ReplayCase,
+    title="The same prompts yield another acceptance length",
+    topic=Topic.ACCEPTANCE,
+    meaning="Two replays asked two drafters, or two servers, the same prompts, and the interval of "
+    "the ratio of their acceptance lengths, over prompts, excludes 1; with several conditions, at "
+    "a level that holds for all of them together.",
+    thresholds=(
+        Threshold(
+            name="MATTERS",
+            value=MATTERS,
+            means="relative difference of the acceptance lengths below which it is not named",
+            source="driftscope: nobody sees less; the same as for runs",
+        ),
+    ),
+    need=Need(
+        words="a second replay of the same prompts, both of servers that report their rounds",
+        met=lambda case: any(pair.length_ratio is not None for pair in case.pairs),
+    ),
+)
+def replays_differ(case: ReplayCase) -> Finding | None:
+    """Find a replay that accepts another length than the one it is compared with."""
+    if case.reference is None or not case.comparability.decides(Claim.ACCEPTANCE):
+        return None
+    known = [(ratio, pair) for pair in case.pairs if (ratio := pair.length_ratio)]
+    ratios = [(ratio, pair) for ratio, pair in known if _surely_differs(ratio, len(known))]
+    if not ratios:
+        return None
+    ratio, pair = min(ratios, key=lambda found: found[0].value)
+    less = ratio.value < 1.0
+    label = case.run.label
+    return Finding(
+        severity=Severity.MEDIUM if less else Severity.INFO,
+        runs=(case.reference.label, label),
+        statement=f"{label} yields {number(ratio.value)}× the tokens per round of "
+        f"{case.reference.label}{between(ratio.interval)} on the same "
+        f'{count(ratio.pairs, "prompt")}, in "{pair.condition}"',
+        evidence={**figure("ratio", ratio.value, ratio.interval), "pairs": ratio.pairs},
+        confidence=Trust.HIGH if ratio.pairs >= FEW_REQUESTS else Trust.LOW,
+        because=f"the interval over {count(ratio.pairs, 'pair')} of prompts does not contain 1, "
+        "also at the level of all conditions together",
+        advice=f"Serve as {case.reference.label if less else label} was served. To see why, record "
+        "both with `driftscope serve` and compare those runs.",
+    )
+
+
+def _surely_differs(ratio: PairedRatio, conditions: int) -> bool:
+    """Whether the interval of a ratio excludes 1 at a level for all conditions (Bonferroni), by a
+    difference that matters. Intervals are symmetric for the logarithm."""
+    from scipy.special import ndtri
+
+    ends = ratio.interval
+    if ends is None or ends.low <= 0.0 or abs(ratio.value - 1.0) < MATTERS:
+        return False
+    wider = float(ndtri(1.0 - 0.025 / conditions) / ndtri(0.975))
+    return abs(math.log(ratio.value)) > wider * math.log(ends.high / ends.low) / 2.0
 
 
 @entry(

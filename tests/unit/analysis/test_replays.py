@@ -162,6 +162,10 @@ def _outcomes(bad: int, speculates: bool) -> list[ClientRow]:
     return [client_row(n, json_ok=n >= bad, digest=f"{n}", **rounds) for n in range(30)]
 
 
+def _lengths(accepted: int) -> list[ClientRow]:
+    return [client_row(n, accepted=[accepted, n % 3], verified=[4, 4]) for n in range(30)]
+
+
 def _timed(tpot_s: float, speculates: bool) -> list[ClientRow]:
     rounds = _rounds(speculates)
     return [client_row(n, tpot_s=tpot_s + 1e-4 * n, **rounds) for n in range(30)]
@@ -188,6 +192,10 @@ PAIRS: dict[str, tuple[tuple[list[ClientRow], ...], tuple[list[ClientRow], ...]]
         ([client_row(n, looping=n < 2) for n in range(30)],),
     ),
     "not_answered": ((_failed(Ended.TIMEOUT),), (_failed(Ended.ANSWERED),)),
+    "replays_differ": (
+        (_lengths(2), _lengths(1)),
+        (_lengths(2), _lengths(2)),
+    ),
     "outcomes_change": (
         (_outcomes(0, False), _outcomes(12, True)),
         (_outcomes(0, False), _outcomes(1, True)),
@@ -222,6 +230,27 @@ def test_it_speaks_on_one_replay_and_not_on_the_other(tmp_path: Path, name: str)
     assert all((finding.statement, finding.advice, finding.because, finding.evidence))
     assert REPLAYS[name].need.met(loud.replay_cases[-1])
     assert name not in {f.id for f in _analysis(tmp_path / "quiet", *silent).findings}
+
+
+def test_twelve_conditions_without_a_difference_rarely_show_one(tmp_path: Path) -> None:
+    def rows(seed: int) -> list[ClientRow]:
+        drawn = np.random.default_rng(seed).integers(0, 5, (12, 30)).tolist()
+        return [
+            client_row(n, condition=f"c{at}", accepted=[2, accepted], verified=[4, 4])
+            for at, of_condition in enumerate(drawn)
+            for n, accepted in enumerate(of_condition)
+        ]
+
+    found = [
+        any(
+            finding.id == "replays_differ"
+            for finding in _analysis(
+                tmp_path / str(seed), rows(2 * seed), rows(2 * seed + 1)
+            ).findings
+        )
+        for seed in range(20)
+    ]
+    assert sum(found) <= 3
 
 
 def test_mcnemar() -> None:
