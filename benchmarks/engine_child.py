@@ -113,12 +113,12 @@ def _profile(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
         profile.export_chrome_trace(path)
         rows = [
             {
-                "name": each.key[:120],
-                "count": each.count,
-                "device_s": getattr(each, "self_device_time_total", 0.0) / 1e6,
-                "host_s": each.self_cpu_time_total / 1e6,
+                "name": average.key[:120],
+                "count": average.count,
+                "device_s": getattr(average, "self_device_time_total", 0.0) / 1e6,
+                "host_s": average.self_cpu_time_total / 1e6,
             }
-            for each in profile.key_averages()
+            for average in profile.key_averages()
         ]
         dearest = sorted(rows, key=lambda row: -max(row["device_s"], row["host_s"]))
         return {

@@ -293,7 +293,7 @@ def cut_anew(correlation: float, trials: int) -> Figures:
     anew, cut_off = np.zeros(START - 1), np.zeros(START - 1)
     for seed in range(trials):
         hits = matches(RandomState(seed), correlation)
-        rounds = [rounds_of(each, START) for each in hits]
+        rounds = [rounds_of(hit, START) for hit in hits]
         true = _lengths(hits)
         counts = np.bincount(np.concatenate(rounds), minlength=START + 1)
         reached = counts[::-1].cumsum()[::-1][1:START] / counts.sum()
@@ -303,7 +303,7 @@ def cut_anew(correlation: float, trials: int) -> Figures:
 
 
 def _lengths(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
-    served = [np.concatenate([rounds_of(each, k) for each in hits]) for k in range(1, START)]
+    served = [np.concatenate([rounds_of(hit, k) for hit in hits]) for k in range(1, START)]
     return np.array([1 + float(np.mean(each)) for each in served])
 
 

@@ -311,9 +311,9 @@ def device_events(path: Path) -> list[dict[str, Any]]:
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     kept = [
-        {"name": each["name"][:NAME], "start_us": each["ts"], "us": each["dur"]}
-        for each in events
-        if each.get("ph") == "X" and each.get("cat") in ON_DEVICE
+        {"name": event["name"][:NAME], "start_us": event["ts"], "us": event["dur"]}
+        for event in events
+        if event.get("ph") == "X" and event.get("cat") in ON_DEVICE
     ]
     return sorted(kept, key=lambda each: float(each["start_us"]))
 
@@ -323,7 +323,7 @@ def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
 
     Events between the masses of two recorded rounds are one round.
     """
-    at = [number for number, each in enumerate(events) if each["name"] == ONCE]
+    at = [number for number, event in enumerate(events) if event["name"] == ONCE]
     if len(at) < 2:
         return {"rounds": len(at)}
     total: dict[str, list[float]] = defaultdict(list)
@@ -341,7 +341,7 @@ def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
             for name, spent in sorted(total.items())
         },
         "one_round": [
-            [each["name"], round(each["start_us"] - begun, 1), round(each["us"], 1)]
-            for each in events[first : last + 3]
+            [event["name"], round(event["start_us"] - begun, 1), round(event["us"], 1)]
+            for event in events[first : last + 3]
         ],
     }

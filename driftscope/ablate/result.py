@@ -53,7 +53,7 @@ class VocabularyCoverage:
 def coverage_of(answers: Sequence[RegionTokens]) -> VocabularyCoverage:
     """Return the shares from the counts of each prompt's answer. Prompts are the clusters of the
     intervals."""
-    rows = [[each.get(region, (0, 0)) for region in Region.ALL] for each in answers]
+    rows = [[answer.get(region, (0, 0)) for region in Region.ALL] for answer in answers]
     counts = np.array(rows, np.int64).reshape(len(answers), len(Region.ALL), 2)
     whole = counts.sum(axis=(0, 1))
     found = [_region(at, counts[:, at]) for at in range(len(Region.ALL)) if counts[:, at].any()]
@@ -232,7 +232,7 @@ def decompose(matches: Mapping[str, Sequence[Matches]]) -> Decomposition | None:
     FACTORIAL is missing or the chain has one depth. Prompts are the clusters of the intervals."""
     if any(name not in matches for name in FACTORIAL) or matches[AS_SERVED][0].shape[1] < 2:
         return None
-    counts = np.array([[len(each)] for each in matches[AS_SERVED]], float)
+    counts = np.array([[len(match)] for match in matches[AS_SERVED]], float)
     hits = [_hits(matches[AS_SERVED], 0), *(_hits(matches[name], -1) for name in FACTORIAL)]
     shares = ratio_of(np.column_stack(hits), np.repeat(counts, len(hits), axis=1))
     value = dict(zip(_COLUMNS, shares.value.tolist(), strict=True))
@@ -255,7 +255,7 @@ def decompose(matches: Mapping[str, Sequence[Matches]]) -> Decomposition | None:
 
 
 def _hits(matches: Sequence[Matches], depth: int) -> NDArray[np.float64]:
-    return np.array([each[:, depth].sum() for each in matches], float)
+    return np.array([match[:, depth].sum() for match in matches], float)
 
 
 def _part(shares: Ratio, name: str, orders: tuple[float, float] | None = None) -> Part:
@@ -336,7 +336,7 @@ class Effect:
 
 def effect_of(drafts: Drafts, comparisons: int) -> Effect:
     """Return the effect; `comparisons` is the number of effects whose intervals hold together."""
-    accepted = [_accepted(each) for each in drafts.matches]
+    accepted = [_accepted(match) for match in drafts.matches]
     acceptance = acceptance_of(accepted, drafts.matches[0].shape[1])
     served = [_accepted(each) for each in drafts.as_served]
     paired = gain(served, accepted, max(comparisons, 1))
@@ -455,8 +455,8 @@ def ablation_of(
         k=served[0].shape[1],
         prompts=len(served),
         positions=sum(len(each) for each in served),
-        effects=tuple(effect_of(each, len(drafts) - 1) for each in drafts),
-        decomposition=decompose({each.intervention.id: each.matches for each in drafts}),
+        effects=tuple(effect_of(draft, len(drafts) - 1) for draft in drafts),
+        decomposition=decompose({draft.intervention.id: draft.matches for draft in drafts}),
         vocabulary=vocabulary,
         near_misses=near_misses,
         not_applicable=dict(not_applicable),

@@ -129,7 +129,7 @@ class ServedDrafter:
 
     def cast(self, passage: Passage) -> Passage:
         """Return the passage with its states rounded to the dtype."""
-        states = {layer: each.to(self._dtype) for layer, each in passage.states.items()}
+        states = {layer: state.to(self._dtype) for layer, state in passage.states.items()}
         return replace(passage, states=states)
 
 
@@ -168,7 +168,7 @@ class PromptMeter:
         self, passage: Passage, interventions: tuple[Intervention, ...], anchors: Tensor
     ) -> dict[str, AblatedDraft]:
         if not len(anchors):
-            return {each.id: _nothing(self._k) for each in interventions}
+            return {intervention.id: _nothing(self._k) for intervention in interventions}
         prefix = narrow = Prefix.of(self._drafter, self._target, passage)
         if self._served and any(made.served_dtype for made in interventions):
             served = self._served
@@ -225,15 +225,15 @@ def drafts_of(prompts: Sequence[MeasuredPrompt], intervention: Intervention) -> 
     name = intervention.id
     return Drafts(
         intervention=intervention,
-        matches=[each.matches[name] for each in prompts],
-        as_served=[each.matches[AS_SERVED] for each in prompts],
+        matches=[prompt.matches[name] for prompt in prompts],
+        as_served=[prompt.matches[AS_SERVED] for prompt in prompts],
         figures={} if intervention.lookup else _means(prompts, name),
     )
 
 
 def _means(prompts: Sequence[MeasuredPrompt], name: str) -> Figures:
-    positions = max(sum(each.positions for each in prompts), 1)
-    means = np.sum([each.sums[name] for each in prompts], axis=0) / positions
+    positions = max(sum(prompt.positions for prompt in prompts), 1)
+    means = np.sum([prompt.sums[name] for prompt in prompts], axis=0) / positions
     return {
         figure: tuple(value if math.isfinite(value) else None for value in means[:, at].tolist())
         for at, figure in enumerate(FIGURES)
@@ -317,7 +317,7 @@ def run_ablation(
     drafter = variant.build(teacher.device)
     dtype = served_dtype(target, files)
     plan = plan_of(loaded, drafter, dtype, options)
-    narrow = dtype if any(each.served_dtype for each in plan.chains) else None
+    narrow = dtype if any(chain.served_dtype for chain in plan.chains) else None
     meter = PromptMeter(
         drafter,
         teacher,
@@ -345,7 +345,7 @@ def _result(
             f"{len(served)} prompts have an answer longer than K = {k}; give {LEAST_PASSAGES} "
             "or more with --prompts"
         )
-    chains = [drafts_of(served, each) for each in plan.chains]
+    chains = [drafts_of(served, chain) for chain in plan.chains]
     if depth := overflows_at(chains[0].figures):
         raise CheckpointError(
             f"{names[0]}: its states are not finite (NaN, or an overflow) from depth {depth} on, "

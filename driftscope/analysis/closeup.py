@@ -222,7 +222,7 @@ def regions_of(
     if None in found:
         return (), ()
     copies = request["region_copies"] or ()
-    copied = tuple(bisect_right(copies, each) % 2 == 1 for each in tokens)
+    copied = tuple(bisect_right(copies, token) % 2 == 1 for token in tokens)
     return tuple(name for name in found if name), copied
 
 

@@ -340,5 +340,7 @@ def assert_gate(
         require=require,
     )
     bad = (Outcome.BROKEN,) if undecided == "pass" else (Outcome.BROKEN, Outcome.UNDECIDED)
-    if lines := [printable(each.line()) for each in judgements if each.outcome in bad]:
+    if lines := [
+        printable(judgement.line()) for judgement in judgements if judgement.outcome in bad
+    ]:
         raise AssertionError("\n".join(lines))

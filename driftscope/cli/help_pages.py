@@ -40,7 +40,7 @@ class PlainCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line: a name without brackets must be given."""
-        return [each.translate(_NO_BRACES) for each in super().collect_usage_pieces(ctx)]
+        return [piece.translate(_NO_BRACES) for piece in super().collect_usage_pieces(ctx)]
 
 
 class PlainGroup(TyperGroup):
@@ -54,12 +54,12 @@ class PlainGroup(TyperGroup):
 def _without_types(parameters: Sequence[Any]) -> Sequence[Any]:
     """Return `parameters` without types in their help. typer shows `<bool>` after a flag and
     `<list[Path]>` after the name of an argument."""
-    for each in parameters:
-        if isinstance(each, TyperArgument):
+    for parameter in parameters:
+        if isinstance(parameter, TyperArgument):
             for method in _TYPE_SHOWN_BY:
-                setattr(each, method, _no_type)
-        elif each.is_flag and each.metavar is None:
-            each.metavar = ""
+                setattr(parameter, method, _no_type)
+        elif parameter.is_flag and parameter.metavar is None:
+            parameter.metavar = ""
     return parameters
 
 

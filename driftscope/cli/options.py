@@ -48,7 +48,7 @@ def _folders(incomplete: str) -> Iterator[str]:
     prefix = f"{head}/" if "/" in incomplete else ""
     try:
         with os.scandir(Path(prefix or ".")) as entries:
-            names = sorted(each.name for each in entries if each.is_dir())
+            names = sorted(entry.name for entry in entries if entry.is_dir())
     except OSError:
         return
     yield from (

@@ -507,7 +507,7 @@ def _cost_of_sink(case: Case) -> str:
 def _disagrees(run: RunSummary, measure: str) -> str:
     """Return in words that acceptance goes the other way within requests; "" if it does not."""
     pairs = zip(run.within_request, answers(run.within_request), strict=True)
-    if (measure, Relation.MORE) not in [(each.measure, answer) for each, answer in pairs]:
+    if (measure, Relation.MORE) not in [(pair.measure, answer) for pair, answer in pairs]:
         return ""
     return (
         f"; but within a request more {_NAMES[measure]} goes with more acceptance, so this run "

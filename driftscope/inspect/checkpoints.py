@@ -397,7 +397,7 @@ class DrafterFiles:
 
     def named(self, prefix: str) -> dict[str, StoredTensor]:
         """Return the tensors whose common name starts with `prefix`."""
-        return {name: each for name, each in self.tensors.items() if name.startswith(prefix)}
+        return {name: tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
 
 def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
@@ -597,10 +597,10 @@ class Sizes:
 def sizes_of(drafter: DrafterFiles, target: TargetFiles | None) -> Sizes:
     """Return the sizes of a drafter."""
     tensors = drafter.tensors.values()
-    floats = [each.elements for each in tensors if each.is_float or drafter.quantized]
+    floats = [tensor.elements for tensor in tensors if tensor.is_float or drafter.quantized]
     return Sizes(
         parameters=sum(floats),
-        bytes=sum(each.bytes for each in tensors),
+        bytes=sum(tensor.bytes for tensor in tensors),
         target_bytes=_bytes(target.files) if target and target.files else None,
         licence=_licence(drafter.folder),
     )

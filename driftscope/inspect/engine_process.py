@@ -169,7 +169,7 @@ class EngineModels(ABC):
         """Return why the engine's loader stops, if it does, which parameters it does not fill, and
         of which tensors it takes a part only: elements that it does, and all."""
         names = {_storage(tensor): name for name, tensor in tensors.items()}
-        before = {name: _storage(each) for name, each in model.named_parameters()}
+        before = {name: _storage(parameter) for name, parameter in model.named_parameters()}
         fills = _Fills()
         try:
             with fills, torch.device("meta"):

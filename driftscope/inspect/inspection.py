@@ -204,7 +204,7 @@ class Inspection:
     @written_property
     def answer(self) -> Answer:
         """Whether the drafter is sound."""
-        found = {each.id for each in self.results if each.level is not Level.NOTE}
+        found = {result.id for result in self.results if result.level is not Level.NOTE}
         if not self.known:
             return Answer.CANNOT_TELL
         if found - WITHOUT_A_CAUSE:
@@ -219,7 +219,7 @@ class Inspection:
     @property
     def _other_turns(self) -> CheckResult | None:
         """The result that more is accepted with the tokens for turns of the target's tokenizer."""
-        return next((each for each in self.results if each.id == MORE_WITH_TURNS), None)
+        return next((result for result in self.results if result.id == MORE_WITH_TURNS), None)
 
     @property
     def conclusion(self) -> str:
@@ -266,7 +266,7 @@ class Inspection:
         bad = self.count(Level.ERROR) + (self.count(Level.WARNING) if strict else 0)
         if bad:
             return EXIT_GATE_FAILED
-        return EXIT_NO_DATA if any(each.id == NOT_RUN for each in self.results) else EXIT_OK
+        return EXIT_NO_DATA if any(result.id == NOT_RUN for result in self.results) else EXIT_OK
 
     def with_results(
         self, results: Sequence[CheckResult], trial: Trial | None = None, *, stopped: bool = False

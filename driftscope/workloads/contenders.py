@@ -366,7 +366,7 @@ def _summary(result: Result, k: int) -> Summary:
 def _advice(summaries: list[Summary]) -> Advice:
     first, *others = summaries
     assert isinstance(first, RunSummary)  # noqa: S101  a search starts with a K of 1 or more
-    advice = advise(first, [each for each in others if each.cells], _without(others))
+    advice = advise(first, [other for other in others if other.cells], _without(others))
     if advice is None or not summaries[-1].cells:
         raise NoDataError(
             f"{summaries[-1].label}: too few comparable steps, 20 at one batch size are needed; "
@@ -376,7 +376,7 @@ def _advice(summaries: list[Summary]) -> Advice:
 
 
 def _without(others: list[Summary]) -> BaselineRun | None:
-    return next((each for each in others if isinstance(each, BaselineRun)), None)
+    return next((other for other in others if isinstance(other, BaselineRun)), None)
 
 
 def _following(advice: Advice, measured: dict[int, Summary]) -> int | None:

@@ -43,8 +43,8 @@ _TITLES = {
 def agreement(result: Ablation) -> Section:
     """Return the section: one picture for each group of interventions, as served in each."""
     served, *others = result.effects
-    groups = {name: [each for each in others if _group(each) == name] for name in _TITLES}
-    pictures = [_picture(name, [served, *each]) for name, each in groups.items() if each]
+    groups = {name: [other for other in others if _group(other) == name] for name in _TITLES}
+    pictures = [_picture(name, [served, *group]) for name, group in groups.items() if group]
     return Section(
         id="agreement",
         name="Agreement by depth",
@@ -55,7 +55,7 @@ def agreement(result: Ablation) -> Section:
 
 
 def _picture(group: str, effects: Sequence[Effect]) -> Picture:
-    lines = [line(_name(each), each.agreement, run=at) for at, each in enumerate(effects)]
+    lines = [line(_name(effect), effect.agreement, run=at) for at, effect in enumerate(effects)]
     return Picture(
         id=f"agreement-{group}",
         title=_TITLES[group] if len(effects) > 1 else "As served",
@@ -109,7 +109,7 @@ def _table(result: Ablation) -> Markup:
     head = ["intervention", "with", "what a change shows", "acceptance length", "change"]
     return table(
         [*head, "interval of the change", "prompts"],
-        [_row(each) for each in result.effects],
+        [_row(effect) for effect in result.effects],
         words=3,
         caption="Acceptance length under each intervention",
         sortable=True,
@@ -296,7 +296,7 @@ def _loss_row(name: str, part: Part) -> list[str]:
         name,
         f"{100 * part.value:+.1f}",
         f"{100 * ends.low:+.1f} to {100 * ends.high:+.1f}" if ends else "–",
-        *("–" if each is None else f"{100 * each:+.1f}" for each in orders),
+        *("–" if order is None else f"{100 * order:+.1f}" for order in orders),
     ]
 
 

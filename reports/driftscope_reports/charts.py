@@ -214,7 +214,7 @@ def scaled(interval: Interval | None, factor: float) -> Interval | None:
 
 
 def _meta(intervals: Intervals, *, tabled: bool = True) -> dict[str, Any]:
-    ends = [None if each is None else (each.low, each.high) for each in intervals]
+    ends = [None if interval is None else (interval.low, interval.high) for interval in intervals]
     return {"ends": ends, "tabled": tabled, "expected": False}
 
 

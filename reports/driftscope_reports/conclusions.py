@@ -128,7 +128,7 @@ def _topic(topic: Topic) -> Markup | str:
 def findings(analysis: Analysis) -> Markup:
     """Return the folded section of findings; those of one kind are adjacent, in the order of the
     analysis."""
-    titles = dict.fromkeys((each.id, each.title) for each in analysis.findings)
+    titles = dict.fromkeys((finding.id, finding.title) for finding in analysis.findings)
     same = [[f for f in analysis.findings if (f.id, f.title) == title] for title in titles]
     several = len(analysis.runs) + len(analysis.senders) > 1
     groups = [

@@ -159,7 +159,7 @@ def _table(trial: Trial) -> Markup:
         [*head[:5], "95% interval of the gain, corrected", head[5]],
         [
             *(_row(each.repair, each) for each in trial.tried),
-            *(_row(each.rendering, each) for each in trial.renderings),
+            *(_row(rendering.rendering, rendering) for rendering in trial.renderings),
         ],
         words=2,
         caption="Acceptance length with each repair",
@@ -193,7 +193,7 @@ def _chart(series: Sequence[Any], y_title: str, unit: Unit = Unit.NUMBER) -> Any
 
 
 def _lines(values: list[tuple[str, tuple[float, ...]]]) -> list[Any]:
-    return [line(name, each, run=at) for at, (name, each) in enumerate(values)]
+    return [line(name, value, run=at) for at, (name, value) in enumerate(values)]
 
 
 _HEALTHY = ("✓ No error, no warning", "good")

@@ -100,10 +100,10 @@ def _finding(finding: Finding) -> list[str]:
 def _causes(finding: Finding) -> list[str]:
     """List the causes to check, numbered below the finding, and those that are ruled out."""
     lines = []
-    for at, each in enumerate(finding.causes, start=1):
-        seen = f" ({text(each.seen)})" if each.seen else ""
-        name = f"**{text(each.cause)}**" if each.supported else text(each.cause)
-        lines.append(f"  {at}. {name}{seen}. Check: {text(each.check)}")
+    for at, cause in enumerate(finding.causes, start=1):
+        seen = f" ({text(cause.seen)})" if cause.seen else ""
+        name = f"**{text(cause.cause)}**" if cause.supported else text(cause.cause)
+        lines.append(f"  {at}. {name}{seen}. Check: {text(cause.check)}")
     lines += [f"  - ruled out: {text(e.cause)} ({text(e.seen)})" for e in finding.ruled_out]
     return lines
 

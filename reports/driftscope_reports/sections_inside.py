@@ -492,8 +492,8 @@ def _estimates_of(found: AttentionDrift) -> Sequence[Estimate | None]:
 
 
 def _shift_line(index: int, run: RunSummary, estimates: Sequence[Estimate | None]) -> Any:
-    values = [_POINTS * each.value if each else math.nan for each in estimates]
-    spreads = [scaled(each.interval, _POINTS) if each else None for each in estimates]
+    values = [_POINTS * estimate.value if estimate else math.nan for estimate in estimates]
+    spreads = [scaled(estimate.interval, _POINTS) if estimate else None for estimate in estimates]
     return line(run.label, values, run=index, intervals=spreads)
 
 

@@ -437,9 +437,13 @@ def _provenance_conclusion(analysis: Analysis) -> str:
     """Return engine, target and drafters in one line."""
     manifests = [run.manifest for run in analysis.runs] or [s.manifest for s in analysis.senders]
     manifests = manifests or ([analysis.plain.manifest] if analysis.plain else [])
-    engines = dict.fromkeys(f"{each.engine} {each.engine_version}".strip() for each in manifests)
+    engines = dict.fromkeys(
+        f"{manifest.engine} {manifest.engine_version}".strip() for manifest in manifests
+    )
     drafters = dict.fromkeys(_name(m.drafter) for m in manifests if m.drafter and m.drafter.name)
-    targets = dict.fromkeys(_name(each.target) for each in manifests if each.target.name)
+    targets = dict.fromkeys(
+        _name(manifest.target) for manifest in manifests if manifest.target.name
+    )
     return f"{listed([*engines])}: {listed([*targets])} with {listed([*drafters]) or 'no drafter'}."
 
 

@@ -261,13 +261,13 @@ def _segments(analysis: Analysis) -> Table:
         table.add_column(name, justify="right")
     for run in runs:
         who = [run.label] if len(analysis.runs) > 1 else []
-        for each in run.segments[:_SEGMENTS]:
+        for segment in run.segments[:_SEGMENTS]:
             cells = (
-                each.label,
-                f"{each.requests:,}",
-                f"{each.rounds:,}",
-                _with_ends(each.mean_length, each.mean_length_interval),
-                percent(each.reach),
+                segment.label,
+                f"{segment.requests:,}",
+                f"{segment.rounds:,}",
+                _with_ends(segment.mean_length, segment.mean_length_interval),
+                percent(segment.reach),
             )
             table.add_row(*(Text(shown(cell)) for cell in (*who, *cells)))
         if (left := len(run.segments) - _SEGMENTS) > 0:
@@ -315,7 +315,7 @@ def _versus(analysis: Analysis) -> Table:
             replay_ratio(pair.tpot_ratio),
             percent(same / of if of else None),
         )
-        table.add_row(*(Text(shown(each)) for each in cells))
+        table.add_row(*(Text(shown(cell)) for cell in cells))
     return table
 
 

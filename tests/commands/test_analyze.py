@@ -103,7 +103,7 @@ def test_same_command_same_bytes(runs: list[Path], tmp_path: Path) -> None:
 
 def test_two_commands_that_write_one_file_at_once(runs: list[Path], tmp_path: Path) -> None:
     """The file is that of one of them, whole."""
-    one, two = ((each, "-o", "report.html", "-q") for each in runs)
+    one, two = ((run, "-o", "report.html", "-q") for run in runs)
     alone = []
     for arguments in (one, two):
         assert driftscope("analyze", *arguments, cwd=tmp_path).returncode == 0

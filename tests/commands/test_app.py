@@ -81,7 +81,10 @@ def _commands() -> list[tuple[str, Any]]:
     """Every command with its parser; those of `probe` under two names."""
     inside = get_command(app.app).commands  # type: ignore[attr-defined]
     out = [(name, each) for name, each in inside.items() if name != "probe"]
-    return [*out, *((f"probe {name}", each) for name, each in inside["probe"].commands.items())]
+    return [
+        *out,
+        *((f"probe {name}", command) for name, command in inside["probe"].commands.items()),
+    ]
 
 
 @pytest.mark.parametrize(("name", "command"), _commands(), ids=lambda value: str(value))
@@ -90,7 +93,7 @@ def test_each_command_has_an_example_that_it_understands(name: str, command: Any
     words = shlex.split(example.removeprefix("Example: "))
     assert " ".join(words).startswith(f"driftscope {name}")
     assert codes.startswith("Exit codes: ")
-    options = {flag for each in command.params for flag in each.opts}
+    options = {flag for param in command.params for flag in param.opts}
     given = {word for word in words if word.startswith("-") and word != "--speculative-config"}
     assert given <= options
 
@@ -99,7 +102,9 @@ def test_each_command_has_an_example_that_it_understands(name: str, command: Any
 def test_help_has_whole_paragraphs_and_describes_each_option(name: str, command: Any) -> None:
     for paragraph in command.help.split("\n\n"):
         assert "\n" not in paragraph and paragraph.endswith((".", ":")), paragraph
-    assert not [each.name for each in command.params if not each.help and each.name != "context"]
+    assert not [
+        param.name for param in command.params if not param.help and param.name != "context"
+    ]
 
 
 @pytest.mark.parametrize("name", ["", *(name for name, _ in _commands())])
@@ -117,7 +122,7 @@ WITHOUT_JSON = {"serve"}
 
 @pytest.mark.parametrize(("name", "command"), _commands(), ids=lambda value: str(value))
 def test_each_command_prints_json(name: str, command: Any) -> None:
-    there = any("--json" in each.opts for each in command.params)
+    there = any("--json" in param.opts for param in command.params)
     assert there == (name not in WITHOUT_JSON)
 
 

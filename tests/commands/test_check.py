@@ -410,7 +410,7 @@ def test_the_gate_agrees_with_compare(
     ]
     judged = _judged(run, document, *rules)
     depths = [compared.differences[at] for at in (0, 2, K)]
-    less = [each.interval is not None and each.interval.high < 0 for each in depths]
+    less = [depth.interval is not None and depth.interval.high < 0 for depth in depths]
     assert [each.outcome is Outcome.BROKEN for each in judged] == less
     assert less[0] is broken
 

@@ -87,11 +87,11 @@ def test_every_contender_is_served_asked_and_stopped(pays: Driftscope, tmp_path:
     pairs = {(pair["first"], pair["other"]) for pair in report["replays_compared"]}
     assert pairs == {("no speculation (client)", name) for name in ("old (client)", "b (client)")}
     answers = [each for each in report["answers"] if each["topic"] == "pays"]
-    assert [each["answer"] for each in answers] == ["cannot tell"] * 2
+    assert [answer["answer"] for answer in answers] == ["cannot tell"] * 2
     again = (
         "driftscope pays model --drafter old=a/drafter --drafter b -k 3 --concurrency 2 --limit 6"
     )
-    assert {each["advice"].partition("`")[2] for each in answers} == {
+    assert {answer["advice"].partition("`")[2] for answer in answers} == {
         f"{again} --dtype float32 --rounds 4`."
     }
     assert done.stdout.count("pays: cannot tell. ") == 2

@@ -103,7 +103,7 @@ def test_prune_needs_a_bound_and_can_be_tried(driftscope: Driftscope, runs: Path
     assert driftscope("prune", "--yes").returncode == 2
     assert driftscope("prune", "--older-than", "soon").returncode == 2
     tried = driftscope("prune", "--older-than", "1d", "--dry-run", "--json")
-    assert [Path(each["path"]).name for each in json.loads(tried.stdout)["runs"]] == ["first"]
+    assert [Path(load["path"]).name for load in json.loads(tried.stdout)["runs"]] == ["first"]
     assert (runs / "first").is_dir()
 
 

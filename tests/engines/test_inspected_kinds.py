@@ -88,7 +88,7 @@ def test_a_head_of_its_own_is_refused_by_vllm_and_named_by_the_inspection(
         run_jobs({"own": job}, tmp_path / "engines")
     found = CliRunner().invoke(app, ["inspect", str(own), "--json"])
     assert found.exit_code == EXIT_GATE_FAILED
-    (result,) = (each for each in json.loads(found.stdout)["results"] if each["level"] == "error")
+    (result,) = (load for load in json.loads(found.stdout)["results"] if load["level"] == "error")
     assert result["id"] == "unexpected_tensor"
     assert "lm_head.weight" in result["there"]
 

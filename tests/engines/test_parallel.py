@@ -132,7 +132,7 @@ def test_each_replica_speaks_for_itself(engines: dict[str, Outcome], collector: 
     batches = [collector.resource(n)["driftscope.replica"] for n in range(len(collector.metrics))]
     assert set(batches) == {"0", "1"} and len(batches) > 2
     for replica in set(batches):
-        last = max(n for n, each in enumerate(batches) if each == replica)
+        last = max(n for n, batch in enumerate(batches) if batch == replica)
         verified = ((verify.replica == int(replica)) & (verify.verified > 0)).sum()
         assert collector.value("driftscope.rounds.completed", batch=last) == verified > 0
         assert collector.value("driftscope.chains.recorded", batch=last) >= verified

@@ -150,7 +150,10 @@ def _rows(run: Path) -> dict[str, dict[str, Any]]:
 
 def _names(text: str) -> list[str]:
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
-    return [each.region for each in text_regions(text, [m.span() for m in special.finditer(text)])]
+    return [
+        text_region.region
+        for text_region in text_regions(text, [m.span() for m in special.finditer(text)])
+    ]
 
 
 @pytest.mark.parametrize("way", [SHUTDOWN, SIGTERM, EXIT])
@@ -170,7 +173,7 @@ def test_aborted_and_running_requests_have_regions(tmp_path: Path, way: str) -> 
     reasons = {name: row["finish_reason"] for name, row in rows.items()}
     assert reasons == {WHOLE: "length", ABORTED: "abort", RUNNING: "abort"}
     segments = summarise(open_run(run), "run", by="region").segments
-    assert {each.label for each in segments} <= set(Region.ALL)
+    assert {segment.label for segment in segments} <= set(Region.ALL)
 
 
 def test_what_a_kill_leaves_is_not_recorded(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path
     seen = view(FollowedEndpoint(server.url, own=[EngineName.VLLM]).look())
     assert seen.rounds == rounds and seen.requests == len(answers)
     assert seen.length == pytest.approx(1 + accepted / rounds)
-    assert [each.accepted for each in seen.depths] == pytest.approx(figures.marginal)
+    assert [depth.accepted for depth in seen.depths] == pytest.approx(figures.marginal)
     assert seen.ttft_s is not None and seen.tpot_s is not None
 
 
@@ -293,7 +293,7 @@ def test_a_server_by_its_run_directory(server: Server) -> None:
 
 def _worker(server: Server) -> dict[str, Any]:
     processes = probe_answer("status", str(server.run))["processes"]
-    (worker,) = (each for each in processes if each["source"].startswith("worker"))
+    (worker,) = (process for process in processes if process["source"].startswith("worker"))
     return worker
 
 

@@ -154,7 +154,7 @@ PENALTY = 1e-2
 
 def prompt_texts() -> list[str]:
     """Return the prompts for whose answers the drafter is made."""
-    return [each.in_distribution for each in load_prompts()[:PROMPTS]]
+    return [prompt.in_distribution for prompt in load_prompts()[:PROMPTS]]
 
 
 def eagle1_config(target: Target) -> DrafterConfig:
@@ -209,7 +209,7 @@ def _fitted(target: Target, passages: Sequence[Passage]) -> Tensor:
 def fit(drafter: Drafter, target: Target, passages: Sequence[Passage]) -> None:
     """Train the first depth, but for the output head, on the tokens that follow."""
     drafter.lm_head.requires_grad_(requires_grad=False)
-    learned = [each for each in drafter.parameters() if each.requires_grad]
+    learned = [parameter for parameter in drafter.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=LEARNING_RATE)
     for at in range(STEPS):
         passage = passages[at % len(passages)]
@@ -307,12 +307,12 @@ def mtp_checkpoint(folder: Path, *, normed: bool) -> Path:
     prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
     fit(head, target, [*teacher.passages(prompts, set(head.config.aux_layers))])
     weights = load_file(path / "model.safetensors")
-    weights = {name: each.float() for name, each in weights.items()}
+    weights = {name: weight.float() for name, weight in weights.items()}
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     own = {f"model.mtp_layers.0.{mimo_name(n)}": x for n, x in _own(head).items()}
     biases = {
-        name.replace("weight", "bias"): torch.zeros(len(each))
-        for name, each in weights.items()
+        name.replace("weight", "bias"): torch.zeros(len(weight))
+        for name, weight in weights.items()
         if name.split(".")[-2] in ("q_proj", "k_proj", "v_proj")
     }
     weights |= biases | own

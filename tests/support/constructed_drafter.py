@@ -134,7 +134,7 @@ def decomposition_of(cause: str, seed: int) -> Decomposition:
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
     meter = PromptMeter(drafter, drafter, k=K, positions=20)
     chains = tuple(INTERVENTIONS[name] for name in FACTORIAL)
-    measured = [meter.measured(each, chains) for each in passages(seed)]
+    measured = [meter.measured(passage, chains) for passage in passages(seed)]
     found = decompose({name: [each.matches[name] for each in measured] for name in FACTORIAL})
     assert found is not None
     return found
@@ -146,9 +146,9 @@ def constructed_ablation(cause: str = "states", seed: int = 0, *, lacking: int =
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
     meter = PromptMeter(drafter, drafter, k=K, positions=20)
     chains = tuple(INTERVENTIONS[name] for name in FACTORIAL)
-    measured = [meter.measured(each, chains) for each in passages(seed)]
+    measured = [meter.measured(passage, chains) for passage in passages(seed)]
     return ablation_of(
-        [drafts_of(measured, each) for each in chains],
+        [drafts_of(measured, chain) for chain in chains],
         coverage_of([{"prose": (8, lacking), "code": (8, 0)}] * len(measured)),
         near_misses_of([each.rejections for each in measured]),
         drafter="models/constructed",

@@ -59,17 +59,21 @@ from driftscope.vocabulary import Language, Region
 def by_character(text: str, **how: object) -> list[str]:
     """Return the region of each character."""
     regions = text_regions(text, **how)  # type: ignore[arg-type]
-    ends = [*(each.start for each in regions[1:]), len(text)]
+    ends = [*(region.start for region in regions[1:]), len(text)]
     return [
-        each.region for each, end in zip(regions, ends, strict=True) for _ in range(each.start, end)
+        region.region
+        for region, end in zip(regions, ends, strict=True)
+        for _ in range(region.start, end)
     ]
 
 
 def named(text: str, **how: object) -> list[tuple[str, str]]:
     """Return the pieces of the text with their regions."""
     regions = text_regions(text, **how)  # type: ignore[arg-type]
-    ends = [*(each.start for each in regions[1:]), len(text)]
-    return [(text[each.start : end], each.region) for each, end in zip(regions, ends, strict=True)]
+    ends = [*(region.start for region in regions[1:]), len(text)]
+    return [
+        (text[region.start : end], region.region) for region, end in zip(regions, ends, strict=True)
+    ]
 
 
 def test_every_written_answer_has_the_regions_that_it_was_written_with() -> None:
@@ -172,7 +176,11 @@ def test_prose_that_begins_with_a_bracket_is_no_json() -> None:
 
 def test_boundaries_are_where_blocks_begin_and_end() -> None:
     text = "A list:\n- one 1\n```py\nx\n```\nDone."
-    found = [(each.start, each.region) for each in text_regions(text) if each.boundary]
+    found = [
+        (text_region.start, text_region.region)
+        for text_region in text_regions(text)
+        if text_region.boundary
+    ]
     assert found == [(text.index("```py"), "code"), (text.index("Done."), "prose")]
 
 
@@ -189,7 +197,9 @@ def test_boundaries_are_where_blocks_begin_and_end() -> None:
 def test_an_answer_that_is_a_call_begins_a_block_and_prose_does_not(
     answer: str, boundaries: list[int]
 ) -> None:
-    assert [each.start for each in text_regions(answer) if each.boundary] == boundaries
+    assert [
+        text_region.start for text_region in text_regions(answer) if text_region.boundary
+    ] == boundaries
 
 
 @pytest.mark.parametrize(
@@ -251,9 +261,9 @@ def test_only_fences_have_a_language() -> None:
     for pieces in answers():
         text = "".join(piece for piece, _ in pieces)
         inside = _inside_fences(pieces)
-        for each in text_regions(text):
-            assert (each.language != Language.NO_FENCE) is inside[each.start], text
-            seen.add((each.region, each.language))
+        for text_region in text_regions(text):
+            assert (text_region.language != Language.NO_FENCE) is inside[text_region.start], text
+            seen.add((text_region.region, text_region.language))
     assert (Region.CODE, Language.PYTHON) in seen
     assert (Region.DIFF, Language.OTHER) in seen
     assert (Region.JSON, Language.JSON) in seen
@@ -273,7 +283,10 @@ def _inside_fences(pieces: list[tuple[str, str]]) -> list[bool]:
 def test_a_special_token_in_a_fence_is_in_no_language() -> None:
     text = "```sql\nSELECT 1<|im_end|>"
     at = text.index("<|")
-    found = [(each.region, each.language) for each in text_regions(text, [(at, len(text))])]
+    found = [
+        (text_region.region, text_region.language)
+        for text_region in text_regions(text, [(at, len(text))])
+    ]
     assert found == [(Region.CODE, Language.SQL), (Region.TEMPLATE, Language.NO_FENCE)]
 
 
@@ -361,7 +374,7 @@ def test_regions_and_languages_of_ids_agree_with_those_of_the_text(tokenizer: To
         marks = [o for o, t in zip(encoded.offsets, encoded.tokens, strict=True) if t in MARKS]
         starts = text_regions(text, marks)
         wanted = [
-            [(each.region, each.language) for each in starts if each.start < max(end, 1)][-1]
+            [(start.region, start.language) for start in starts if start.start < max(end, 1)][-1]
             for _, end in encoded.offsets
         ]
         same += sum(a == b for a, b in zip(found, wanted, strict=True))
@@ -545,20 +558,24 @@ def test_a_named_parser_leaves_its_own_marks_only() -> None:
         "deepseek_r1"
     ]
     text = "[TOOL_CALLS]f[ARGS]{}"
-    assert [each.region for each in text_regions(text)] == ["template", "json"]
-    assert [each.region for each in text_regions(text, marks=marks_of("hermes"))] == ["prose"]
+    assert [text_region.region for text_region in text_regions(text)] == ["template", "json"]
+    assert [text_region.region for text_region in text_regions(text, marks=marks_of("hermes"))] == [
+        "prose"
+    ]
 
 
 def test_calls_that_look_like_text_need_the_name_of_their_parser() -> None:
     text = 'get_weather(city="Oslo")\nget_time(city="Oslo")'
-    assert [each.region for each in text_regions(text)] == ["code"]
-    assert [each.region for each in text_regions(text, marks=marks_of("olmo3"))] == ["json"]
+    assert [text_region.region for text_region in text_regions(text)] == ["code"]
+    assert [text_region.region for text_region in text_regions(text, marks=marks_of("olmo3"))] == [
+        "json"
+    ]
 
 
 def test_calls_of_an_unknown_parser_are_prose_and_the_run_says_so() -> None:
-    assert [each.region for each in text_regions("<tool_call>{}", marks=marks_of("mine"))] == [
-        "prose"
-    ]
+    assert [
+        text_region.region for text_region in text_regions("<tool_call>{}", marks=marks_of("mine"))
+    ] == ["prose"]
     (unknown,) = unknown_parsers("mine", "qwen3")
     assert str(unknown).startswith(
         "the format of tool calls of parser mine is of no known kind: its text counts as prose"

@@ -155,7 +155,7 @@ def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> di
             off = (_total([*values, *others]) - 1.0).abs()
             whole &= (off < SUM_WITHIN).fill_null(False)
     columns = {
-        distance_column(depth, at): _total([each[at] for each in layers]) / len(layers)
+        distance_column(depth, at): _total([layer[at] for layer in layers]) / len(layers)
         for depth, layers in enumerate(by_layer)
         for at in range(bins)
     }

@@ -105,7 +105,7 @@ class Elements:
         import ibis
 
         if name == "generated_mass" and name in self._derived:
-            return ibis.or_(*(self._table[each].notnull() for each in self._others))
+            return ibis.or_(*(self._table[other].notnull() for other in self._others))
         return self._table[self._source(name)].notnull()
 
     def number(self, name: str) -> ir.IntegerScalar:
@@ -120,7 +120,7 @@ class Elements:
         import ibis
 
         if name == "generated_mass" and name in self._derived:
-            return ibis.coalesce(*(self._table[each].length() for each in self._others))
+            return ibis.coalesce(*(self._table[other].length() for other in self._others))
         return self._table[self._source(name)].length()
 
     def wanted(self, name: str) -> ir.IntegerColumn | int:
@@ -165,7 +165,7 @@ class Elements:
         others = [self._table[name][index].cast("float64") for name in self._others]
         if not self._careful:  # a row without the list has null or 0 here, which adds nothing
             return ibis.greatest(1.0 - functools.reduce(operator.add, others), 0.0)
-        zero = [ibis.ifelse(each.isnull() | each.isnan(), 0.0, each) for each in others]
+        zero = [ibis.ifelse(other.isnull() | other.isnan(), 0.0, other) for other in others]
         left = ibis.greatest(1.0 - sum(zero), 0.0)
         return ibis.ifelse(self.there("generated_mass"), left, ibis.null("float64"))
 

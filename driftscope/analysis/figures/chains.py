@@ -299,7 +299,7 @@ class Chains:
             chains=self.chains[mine],
             weight=self.weight[mine],
             chunked=self.chunked[mine],
-            means={name: each.of(mine) for name, each in self.means.items()},
+            means={name: mean.of(mine) for name, mean in self.means.items()},
         )
 
     def by_layer(self, name: str) -> Array:
@@ -375,7 +375,7 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
     if (
         not all(np.isfinite(sums(table, name)).all() for name in numerators)
         or whole(table, "misfits").any()
-        or any(((each != chains) & (each != 0)).any() for each in rows)
+        or any(((row != chains) & (row != 0)).any() for row in rows)
     ):
         return None
     out = {name: table.column(name) for name in table.column_names if name != "misfits"}

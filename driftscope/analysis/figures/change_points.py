@@ -246,7 +246,7 @@ def changes_of(run: Sums, *, by_batch: pa.Table | None = None) -> Changes | None
 
 
 def _text(values: NDArray[np.object_] | Matrix) -> NDArray[np.str_]:
-    return np.array([str(each) for each in values.tolist()])
+    return np.array([str(value) for value in values.tolist()])
 
 
 def _range_of(run: Sums, table: pa.Table, request: Codes) -> NDArray[np.str_]:

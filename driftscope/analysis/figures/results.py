@@ -383,7 +383,8 @@ def spread_of_chains(chains: Chains) -> dict[str, Spread]:
             mass_intervals = _known(rate_intervals(mean.ratio()))
             there = np.any(mean.top != 0, axis=0)
             out[name] = tuple(
-                each if any_ else None for each, any_ in zip(mass_intervals, there, strict=False)
+                mass_interval if any_ else None
+                for mass_interval, any_ in zip(mass_intervals, there, strict=False)
             )
     for name in (*RMS_BY_DEPTH, "entropy"):
         if name in chains.means:

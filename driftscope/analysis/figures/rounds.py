@@ -285,7 +285,7 @@ class Rounds:
         """Return the ratios that `make` makes of the columns, [rows, m] each, over clusters that
         have a round."""
         there = self.rounds > 0
-        rows = [each[there].astype(np.float64) for each in columns]
+        rows = [column[there].astype(np.float64) for column in columns]
         crossed = None if self.crossed is None else self.crossed[there]
         return ratio_over(make, rows, self.cluster[there], crossed)
 

@@ -325,11 +325,13 @@ class WithinRequest:
 def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
     """Return whether acceptance goes with each measure of a run. The p-values are adjusted by
     Holm's rule, since all measures are asked together."""
-    known = [each.alone for each in relations if each.alone]
+    known = [relation.alone for relation in relations if relation.alone]
     adjusted = dict(zip(map(id, known), holm([each.p for each in known]), strict=True))
     return tuple(
-        Answer.CANNOT_TELL if each.alone is None else each.alone.answer(adjusted[id(each.alone)])
-        for each in relations
+        Answer.CANNOT_TELL
+        if relation.alone is None
+        else relation.alone.answer(adjusted[id(relation.alone)])
+        for relation in relations
     )
 
 

@@ -179,7 +179,9 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
         for record in QUERIED
     }
     engine.admit(
-        _paths(each for contents in in_place.values() if contents for each in contents.values())
+        _paths(
+            content for contents in in_place.values() if contents for content in contents.values()
+        )
     )
     for record, contents in in_place.items():
         if contents is None:
@@ -292,7 +294,7 @@ def _keep_met(
     schema = ibis.Schema.from_pyarrow(queried(record))
     more = {name: COLUMNS[name].type for name in _names(conditions) if name not in schema}
     named = ibis.table({**schema, **more}, name=wide)
-    met = named.filter([each.on(named) for each in conditions]) if conditions else named
+    met = named.filter([condition.on(named) for condition in conditions]) if conditions else named
     query = met.select(*queried(record).names)
     return sql_of(query.op(), engine.dialect.name)
 
@@ -301,7 +303,7 @@ _KEYS = pa.schema([("replica", pa.int64()), ("request", pa.string())])
 
 
 def _names(conditions: Sequence[Condition]) -> Names:
-    return frozenset[str]().union(*(each.names for each in conditions))
+    return frozenset[str]().union(*(condition.names for condition in conditions))
 
 
 def _constants(tables: Tables, names: Names) -> dict[str, str | None]:

@@ -157,8 +157,8 @@ def print_ablation(result: Ablation) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("acceptance length", "change", "interval of the change", "with"):
         table.add_column(name, justify="left" if name == "with" else "right")
-    for each in result.effects:
-        table.add_row(*_cells(each))
+    for effect in result.effects:
+        table.add_row(*_cells(effect))
     console.print(table)
     for name, reason in result.not_applicable.items():
         console.print(Text(f"not applicable: {name}: {reason}", "dim"))

@@ -53,7 +53,11 @@ def show(run: Path, processes: Sequence[Mapping[str, Any]], *, as_json: bool) ->
 def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     columns = zip(_COLUMNS, *map(_cells, processes), strict=True)
-    told = [each for each in columns if each[0] not in _USUAL or set(each[1:]) - _USUAL[each[0]]]
+    told = [
+        column
+        for column in columns
+        if column[0] not in _USUAL or set(column[1:]) - _USUAL[column[0]]
+    ]
     for name, *_ in told:
         table.add_column(name)
     for cells in list(zip(*told, strict=True))[1:]:
@@ -64,8 +68,8 @@ def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
 def _cost(processes: Sequence[Mapping[str, Any]]) -> str:
     """Return both costs of the probe, in the words of `driftscope.metrics.latency`."""
     costs = [
-        cost_of(each["source"], *(float(each.get(name) or 0.0) for name in _TIMES))
-        for each in processes
+        cost_of(process["source"], *(float(process.get(name) or 0.0) for name in _TIMES))
+        for process in processes
     ]
     shares = [share for p in processes if (share := p.get("overhead")) is not None]
     budgets = [c["budget"] for p in processes if (c := p.get("control") or {}).get("budget")]

@@ -207,7 +207,7 @@ def _not_boolean(drafter: DrafterFiles) -> Iterator[CheckResult]:
 def _all_ones(drafter: DrafterFiles) -> Iterator[CheckResult]:
     for flag, prefix in _WEIGHTS.items():
         norms = [each for each in drafter.named(prefix).values() if each.is_float]
-        if drafter.flag(flag) and norms and all(np.all(each.array() == 1) for each in norms):
+        if drafter.flag(flag) and norms and all(np.all(norm.array() == 1) for norm in norms):
             yield CheckResult(
                 id="norm_all_ones",
                 level=Level.WARNING,

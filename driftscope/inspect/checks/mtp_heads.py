@@ -68,8 +68,10 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     if heads is None or not settings:
         return
     matrices = [drafter.tensors[name] for name in heads.names if _is_matrix(name, drafter)]
-    plain = [each for each in matrices if each.is_float and not left_out(each.name, settings)]
-    if plain and all(each.is_float for each in matrices):
+    plain = [
+        matrix for matrix in matrices if matrix.is_float and not left_out(matrix.name, settings)
+    ]
+    if plain and all(matrix.is_float for matrix in matrices):
         yield CheckResult(
             id="mtp_heads_not_quantized",
             level=Level.WARNING,

@@ -192,9 +192,9 @@ def check_fc(inspected: Inspected) -> Iterator[CheckResult]:
 def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a result if tensors carry the prefix that vLLM adds itself."""
     prefixed = [
-        each.name
-        for name, each in inspected.drafter.tensors.items()
-        if each.name.startswith("model.") and name != HEAD
+        tensor.name
+        for name, tensor in inspected.drafter.tensors.items()
+        if tensor.name.startswith("model.") and name != HEAD
     ]
     if prefixed:
         yield CheckResult(
@@ -232,8 +232,8 @@ def _unexpected(drafter: DrafterFiles, known: Iterable[str]) -> Iterator[CheckRe
     known = set(known)
     extra = [
         name
-        for name, each in drafter.tensors.items()
-        if (name not in known or _is_foreign(drafter, each.name))
+        for name, tensor in drafter.tensors.items()
+        if (name not in known or _is_foreign(drafter, tensor.name))
         and not name.startswith(_JUDGED_ELSEWHERE)
         and not any(part in name for part in _IGNORED)
     ]

@@ -73,7 +73,7 @@ def check_special_tokens(inspected: Inspected) -> Iterator[CheckResult]:
     table, target = _ids(inspected.drafter), inspected.target
     if table is None or target is None:
         return
-    missing = [each for each in target.end_tokens if each not in set(table.tolist())]
+    missing = [end_token for end_token in target.end_tokens if end_token not in set(table.tolist())]
     if missing:
         yield CheckResult(
             id="end_token_not_drafted",
@@ -240,7 +240,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a quantisation that the weights do not have, and a quantised model beside one that is
     not."""
     drafter, target = inspected.drafter, inspected.target
-    settings, types = drafter.quantization, {each.dtype for each in drafter.tensors.values()}
+    settings, types = drafter.quantization, {tensor.dtype for tensor in drafter.tensors.values()}
     method = settings.get("quant_method") or settings.get("quant_algo")
     plain = types and types <= _PLAIN and not any(map(settings.get, _LEFT_OUT))
     # Of MTP heads, `mtp_heads.check_quantization` says it: the config is the target's.

@@ -51,7 +51,7 @@ def check_values(inspected: Inspected) -> Iterator[CheckResult]:
 def check_types(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a type that the config does not name, or a mix of types."""
     drafter = inspected.drafter
-    types = {each.dtype for each in drafter.tensors.values() if each.is_float}
+    types = {tensor.dtype for tensor in drafter.tensors.values() if tensor.is_float}
     names = sorted(_TYPES[each] for each in types)
     if drafter.quantized:
         return

@@ -190,10 +190,10 @@ def draft_chains(
     chains = _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
     if not drafter.config.reads_final_state:
         return chains
-    chains = [replace(each, aux_rms=None, fc_rms=None) for each in chains]
+    chains = [replace(chain, aux_rms=None, fc_rms=None) for chain in chains]
     if not drafter.config.eagle1:
         return chains
-    return [replace(each, postnorm_rms=None) for each in chains]
+    return [replace(chain, postnorm_rms=None) for chain in chains]
 
 
 def class_masses(attention: Tensor, slots: int, prompt_tokens: int, n_sink: int) -> Tensor:

@@ -135,7 +135,7 @@ def _config(files: DrafterFiles, target_layers: int) -> DrafterConfig:
 def _stored(files: DrafterFiles) -> dict[str, StoredTensor]:
     """Return the tensors by their names in the reference drafter."""
     if files.format.family is not Family.MTP:
-        return {reference_name(name): each for name, each in files.tensors.items()}
+        return {reference_name(name): tensor for name, tensor in files.tensors.items()}
     heads = find_heads(files.raw, files.tensors)
     if heads is None:
         return {}

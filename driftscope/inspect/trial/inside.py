@@ -109,7 +109,7 @@ class Inside:
 def inside_of(prompts: Sequence[InsideSums]) -> Inside:
     """Return what the chains of several prompts show. Each prompt is one cluster."""
     depths = len(prompts[0].fed)
-    fed = np.array([each.fed for each in prompts])
+    fed = np.array([prompt.fed for prompt in prompts])
     several = depths > 1
     return Inside(
         attention_drift=_attention(prompts, depths) if several else None,
@@ -120,17 +120,17 @@ def inside_of(prompts: Sequence[InsideSums]) -> Inside:
 
 
 def _attention(prompts: Sequence[InsideSums], depths: int) -> AttentionDrift:
-    chains = np.array([each.chains for each in prompts])
+    chains = np.array([prompt.chains for prompt in prompts])
     weight = chains.astype(np.float64)
-    sink = np.array([each.sink for each in prompts])
+    sink = np.array([prompt.sink for prompt in prompts])
     drift = drift_by_distance(
         DistanceSums(
             chains=chains,
             weight=weight,
-            bins=np.stack([each.bins for each in prompts]),
+            bins=np.stack([prompt.bins for prompt in prompts]),
             sink=sink,
             null=np.zeros_like(sink),
-            own=np.array([each.own for each in prompts]),
+            own=np.array([prompt.own for prompt in prompts]),
         ),
         edges_of(depths),
     )
@@ -139,14 +139,15 @@ def _attention(prompts: Sequence[InsideSums], depths: int) -> AttentionDrift:
         weight=weight,
         first=sink[:, 0],
         last=sink[:, -1],
-        even=np.array([each.even for each in prompts]),
+        even=np.array([prompt.even for prompt in prompts]),
     )
     return with_sink(drift, kept)
 
 
 def _confidence(prompts: Sequence[InsideSums]) -> Confidence:
     reached, sure, right = (
-        np.array([getattr(each, name) for each in prompts]) for name in ("reached", "sure", "right")
+        np.array([getattr(prompt, name) for prompt in prompts])
+        for name in ("reached", "sure", "right")
     )
     total = reached.sum(axis=0)
     return Confidence(

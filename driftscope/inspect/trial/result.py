@@ -105,8 +105,8 @@ def _length(rounds: Rounds) -> Ratio:
 
 def _mean(values: Values) -> Ratio:
     """Return the mean over all positions by prompt."""
-    sums = np.array([[sum(each)] for each in values], float)
-    return ratio_of(sums, np.array([[len(each)] for each in values], float))
+    sums = np.array([[sum(value)] for value in values], float)
+    return ratio_of(sums, np.array([[len(value)] for value in values], float))
 
 
 T = TypeVar("T")
@@ -247,4 +247,4 @@ def by_reason(left_out: Iterable[NotApplicable]) -> dict[str, list[str]]:
 
 def stopped_before(changes: Iterable[Change]) -> Iterator[NotApplicable]:
     """Return the changes that Ctrl-C left out."""
-    return (NotApplicable(id=each.id, reason=STOPPED) for each in changes)
+    return (NotApplicable(id=change.id, reason=STOPPED) for change in changes)

@@ -534,7 +534,7 @@ class Runner:
 
     def _drafted(self, variant: Variant, passages: Sequence[Passage]) -> list[Drafted]:
         drafter = variant.build(self._teacher.device)
-        return [draft(drafter, self._teacher, each, self._k) for each in passages]
+        return [draft(drafter, self._teacher, passage, self._k) for passage in passages]
 
 
 def _rounds(drafted: Sequence[Drafted]) -> list[list[int]]:

@@ -239,9 +239,9 @@ def rendering_results(trial: Trial) -> Iterator[CheckResult]:
 
 def _helping(trial: Trial) -> Iterator[TriedRendering]:
     least = LEAST_GAIN * trial.acceptance.mean_length
-    for each in trial.renderings:
-        if _beyond_chance(each.gain) and each.gain.difference > least:
-            yield each
+    for rendering in trial.renderings:
+        if _beyond_chance(rendering.gain) and rendering.gain.difference > least:
+            yield rendering
 
 
 def _accepts_more(trial: Trial, each: TriedRendering) -> CheckResult:

@@ -394,6 +394,11 @@ def _trio() -> list[Prompt]:
         from driftscope_lab.trio import load_prompts
 
     return [
-        chat(each.id, each.exchanges[-1].request, system=each.system, category=each.kind)
-        for each in load_prompts()
+        chat(
+            prompt.id,
+            prompt.exchanges[-1].request,
+            system=prompt.system,
+            category=prompt.kind,
+        )
+        for prompt in load_prompts()
     ]

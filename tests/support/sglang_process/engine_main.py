@@ -62,7 +62,7 @@ async def _abort_one(engine: Any, batch: dict[str, Any]) -> dict[str, Any]:
     await asyncio.sleep(ABORT_S)
     engine.tokenizer_manager.abort_request(rid=f"rid-{batch['abort']}")
     outputs = await asyncio.gather(*asked, return_exceptions=True)
-    answered = [each for each in outputs if isinstance(each, dict)]
+    answered = [output for output in outputs if isinstance(output, dict)]
     return {
         "seconds": time.perf_counter() - start,
         "requests": [

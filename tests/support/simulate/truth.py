@@ -259,7 +259,7 @@ class Truth:
             raise ValueError("the truth of a run that changes as it goes has no closed form")
         if kind is not None:
             return self._marginal_of(self.prompts[kind].shift)
-        each = np.array([self._marginal_of(each.shift) for each in self.prompts])
+        each = np.array([self._marginal_of(prompt.shift) for prompt in self.prompts])
         return np.asarray(self.shares() @ each)
 
     def _marginal_of(self, shift: float) -> NDArray[np.float64]:

@@ -238,7 +238,7 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
         "replica": 0,
     }
     if truth.mixed:
-        columns = {name: _cut(each, chunk.k[step], truth.k) for name, each in columns.items()}
+        columns = {name: _cut(column, chunk.k[step], truth.k) for name, column in columns.items()}
     return _block("draft", len(kept), columns)
 
 

@@ -128,13 +128,13 @@ def test_a_draft_vocabulary_is_measured_by_kind_of_text(tmp_path: Path) -> None:
     named = ("--interventions", "hide-sink")
     document = json.loads(_ablate(half, *FEW, *named, "--json").stdout)
     regions = document["vocabulary"]["by_region"]
-    tokens = sum(each["tokens"] for each in regions)
-    lacking = sum(each["tokens"] * each["lacking"] for each in regions)
+    tokens = sum(region["tokens"] for region in regions)
+    lacking = sum(region["tokens"] * region["lacking"] for region in regions)
     assert 0.3 < document["vocabulary"]["lacking"] < 0.7
     assert lacking / tokens == pytest.approx(document["vocabulary"]["lacking"])
     printed = _ablate(half, *FEW, *named).output
     assert "are not in the draft vocabulary:" in printed
-    assert all(f"  {each['region']}" in printed for each in regions)
+    assert all(f"  {region['region']}" in printed for region in regions)
 
 
 def test_a_drafter_that_cannot_be_run_is_one_error(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_the_loss_of_one_trained_at_the_first_depth_lies_in_its_own_states(
     ablation: Ablation,
 ) -> None:
     """The target's states make every depth a first depth, which this drafter learned by heart."""
-    length = {each.intervention.id: each.acceptance.mean_length for each in ablation.effects}
+    length = {effect.intervention.id: effect.acceptance.mean_length for effect in ablation.effects}
     assert length["right-states"] == length["right-both"] == K + 1
     assert length["right-tokens"] == length[AS_SERVED] < K
     assert ablation.decomposition is not None

@@ -240,11 +240,11 @@ def _of(matches: Mapping[str, list[Matches]]) -> Ablation:
     drafts = [
         Drafts(
             intervention=INTERVENTIONS[name],
-            matches=each,
+            matches=match,
             as_served=matches[AS_SERVED],
             figures={"fed_rms": (1.0,) * K},
         )
-        for name, each in matches.items()
+        for name, match in matches.items()
     ]
     return ablation_of(drafts, coverage_of([]), None, drafter="d", target="t", not_applicable={})
 
@@ -266,7 +266,7 @@ def test_lengths_rates_and_differences_are_those_of_the_matches() -> None:
 
 def test_no_change_is_called_none() -> None:
     matches = _matches(0.5, 1)
-    found = _of({AS_SERVED: matches, "hide-chain": [each.copy() for each in matches]})
+    found = _of({AS_SERVED: matches, "hide-chain": [match.copy() for match in matches]})
     assert "no change beyond chance" in found.effects[1].words
 
 
@@ -283,8 +283,8 @@ def test_an_effect_is_rarely_seen_where_there_is_none() -> None:
         }
         found = _of(matches)
         wrong += any(
-            each.interval is not None and each.interval.excludes_zero()
-            for each in found.effects[1:]
+            effect.interval is not None and effect.interval.excludes_zero()
+            for effect in found.effects[1:]
         )
     assert wrong <= 8  # more are less likely than 1 in 100 at 5 %
 

@@ -132,7 +132,7 @@ def test_runs_of_one_k_count_equally() -> None:
 def test_a_run_that_was_fast_by_chance_does_not_win() -> None:
     """Equal servers: of three runs the middle one happened to be a tenth faster."""
     runs = [[_cell(k, 1)] for k in (3, 2, 4)]
-    runs[0] = [replace(each, step_s=0.9 * each.step_s) for each in runs[0]]
+    runs[0] = [replace(run, step_s=0.9 * run.step_s) for run in runs[0]]
     model = fit(runs)
     assert model is not None
     (fast,) = (cell.step_s for cell in evened(model).cells if cell.k == 3)

@@ -161,7 +161,7 @@ def test_only_labels_of_one_origin_are_compared(
         prompts=(Prompts(label=best, share=0.5), Prompts(label=worst, share=0.5, shift=-1.5)),
     )
     run = simulate(tmp_path / "run", truth)
-    found = {each.id for each in analyze(Inputs(sources=[run], labels=["run"])).findings}
+    found = {finding.id for finding in analyze(Inputs(sources=[run], labels=["run"])).findings}
     assert ("template_sensitivity" in found) is compared
 
 

@@ -225,7 +225,9 @@ def test_a_dead_depth_is_not_tested(tmp_path: Path) -> None:
 
 def test_the_same_run_twice_has_no_difference(tmp_path: Path) -> None:
     found = _compare(tmp_path, DRIFTS, DRIFTS)
-    assert all(each.difference == 0 and not each.differs for each in found.differences)
+    assert all(
+        difference.difference == 0 and not difference.differs for difference in found.differences
+    )
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
@@ -277,7 +279,7 @@ def _served(requests: Requests, seed: int) -> Requests:
 def _tpot(first: Requests, second: Requests) -> Difference:
     sides = side_without_rounds(first), side_without_rounds(second)
     found = compare_times(sides, (MANIFEST, MANIFEST), LABELS)
-    return next(each for each in found.differences if each.metric == TPOT)
+    return next(difference for difference in found.differences if difference.metric == TPOT)
 
 
 @pytest.mark.parametrize("paired", [True, False])

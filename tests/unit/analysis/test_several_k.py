@@ -110,7 +110,7 @@ def _hits(found: tuple | None, true: np.ndarray) -> np.ndarray:
 def test_no_finding_rests_on_the_mix(tmp_path: Path, truth: Truth) -> None:
     found = conclude([_summary(tmp_path, truth)])
     assert not CIRCUMSTANCES & {finding.id for finding in found.findings}
-    assert any(each.id == "several_k" for each in found.notes)
+    assert any(note.id == "several_k" for note in found.notes)
 
 
 def test_a_drop_that_k_does_not_explain_is_found(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_drop_at_the_moment_that_k_changes_is_told_but_not_blamed(tmp_path: Pa
     """Both explain it: there is no finding, and a warning names what was seen."""
     found = conclude([_summary(tmp_path, replace(SHORTER, change=(0.5, -1.5)))])
     assert "acceptance_drops" not in {finding.id for finding in found.findings}
-    assert any("acceptance goes with what decides K" in each.statement for each in found.notes)
+    assert any("acceptance goes with what decides K" in note.statement for note in found.notes)
 
 
 def test_what_the_mix_takes_would_have_been_called_a_drop(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def _compared(folder: Path, **changed: object) -> Comparison:
 def test_two_runs_of_the_same_schedule_are_compared(tmp_path: Path) -> None:
     found = _compared(tmp_path)
     assert found.pairs == 60
-    assert not [each for each in found.differences if each.differs]
+    assert not [difference for difference in found.differences if difference.differs]
 
 
 def test_another_mix_of_k_is_told(tmp_path: Path) -> None:

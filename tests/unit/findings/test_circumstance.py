@@ -93,7 +93,7 @@ def _analysed(run: Path) -> Analysis:
 
 
 def _found(analysis: Analysis, name: str) -> list[Finding]:
-    return [each for each in analysis.findings if each.id == name]
+    return [finding for finding in analysis.findings if finding.id == name]
 
 
 def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_requests_that_did_not_finish_have_no_label(tmp_path: Path) -> None:
     assert names == {"chat", "code"}
     for pair in analysis.runs[0].groups.labels_within_context:
         assert UNFINISHED not in {pair.first, pair.second}
-    assert all(UNFINISHED not in each.statement for each in analysis.findings)
+    assert all(UNFINISHED not in finding.statement for finding in analysis.findings)
 
 
 def _keep_requests(run: Path, most: int) -> None:

@@ -94,7 +94,7 @@ def _lines(screen: FirstScreen) -> dict[Topic, str]:
 def test_speeds_that_overlap_are_neither(run: Run) -> None:
     mine = run(EVEN, ms=(9.0, 10.0, 11.0))
     screen = _screen(conclude([mine], baseline=_without(mine, 9.0, 10.1, 11.2)))
-    (claim,) = (each for each in screen.answers if each.topic is Topic.PAYS)
+    (claim,) = (answer for answer in screen.answers if answer.topic is Topic.PAYS)
     assert claim.answer is Answer.CANNOT_TELL
     assert claim.statement.startswith("whether speculation pays cannot be told: 1.01× as fast")
     assert claim.advice.startswith("To know more surely, run `driftscope pays ")
@@ -144,7 +144,7 @@ def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: R
     other = replace(EVEN, prompt_tokens=200)
     runs = run(FALLING, "old", ms=(10.5, 11.0, 11.5)), run(other, "new", ms=(9.2, 9.6, 10.0))
     screen = _screen(conclude(runs))
-    against = [each for each in screen.answers if each.reference]
+    against = [answer for answer in screen.answers if answer.reference]
     assert [each.answer for each in against] == [Answer.CANNOT_TELL] * 2
     assert all("but the runs also differ in prompts" in each.statement for each in against)
     assert against[0].advice.startswith("To know, run `driftscope pays tiny-target ")
@@ -176,9 +176,9 @@ def test_few_pairs_cannot_tell_and_name_how_many_would(run: Run) -> None:
     small = replace(EVEN, requests=12, rounds=4)
     runs = run(small, "old"), run(replace(small, seed=9), "new")
     (claim,) = (
-        each
-        for each in _screen(conclude(runs)).answers
-        if each.topic is Topic.ACCEPTANCE and each.reference
+        answer
+        for answer in _screen(conclude(runs)).answers
+        if answer.topic is Topic.ACCEPTANCE and answer.reference
     )
     assert claim.answer is Answer.CANNOT_TELL
     assert claim.advice.startswith("Record about ")
@@ -255,7 +255,7 @@ def test_the_published_pattern_without_norm_is_drift_and_with_it_is_none(run: Ru
     """The figures are those of arXiv 2605.09992."""
     before = replace(EVEN, sink=(0.46, 0.08), near=0.14, self_last=0.31, growth=3.6)
     found = conclude([run(replace(before, norm_output=False), "before")])
-    (moves,) = (each for each in found.findings if each.id == "attention_moves_to_chain")
+    (moves,) = (finding for finding in found.findings if finding.id == "attention_moves_to_chain")
     assert moves.answer is Answer.NO
     assert moves.statement.startswith("at depth 4 the last 3 tokens get +17.0 points")
     assert moves.statement.endswith("it moves to the drafter's own guesses")
@@ -271,7 +271,7 @@ def test_a_run_at_a_third_of_its_k_is_judged_alike(run: Run) -> None:
     for k, label in ((2, "short"), (4, "long")):
         spec = Spec(k=k, conditional=(0.9,) * k, growth=1.2 ** (k - 1))
         found = conclude([run(spec, label)])
-        assert "hidden_state_grows" in {each.id for each in found.findings}, k
+        assert "hidden_state_grows" in {finding.id for finding in found.findings}, k
 
 
 def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> None:
@@ -289,7 +289,7 @@ def test_norms_are_not_advised_to_a_drafter_that_has_them(run: Run) -> None:
     falls = replace(even, conditional=(0.9, 0.85, 0.7, 0.55, 0.45, 0.35, 0.3, 0.25))
     for spec, flag, advised in ((falls, True, False), (falls, False, True), (even, False, False)):
         found = conclude([run(replace(spec, norm_output=flag), f"{spec.conditional[-1]} {flag}")])
-        (lost,) = (each for each in found.findings if each.id == "sink_lost")
+        (lost,) = (finding for finding in found.findings if finding.id == "sink_lost")
         assert ("EAGLE-3.1" in lost.advice) is advised
         assert ("costs acceptance" in lost.advice) is (spec is even)
 

@@ -299,12 +299,12 @@ def test_a_whole_checkpoint_has_notes_on_engines_only(drafter: Path) -> None:
 def test_one_that_names_its_targets_architecture_is_the_same(drafter: Path) -> None:
     _name(drafter, "LlamaForCausalLM")
     assert open_drafter(str(drafter)).format.name == "EAGLE-1 or EAGLE-2"
-    assert [each.id for each in _eagle1_results(drafter)] == NOTES
+    assert [eagle1_result.id for eagle1_result in _eagle1_results(drafter)] == NOTES
 
 
 def test_one_for_sglang_should_have_a_bias_and_may_have_a_head(drafter: Path) -> None:
     _name(drafter, "LlamaForCausalLMEagle")
-    found = {each.id: each for each in _eagle1_results(drafter)}
+    found = {eagle1_result.id: eagle1_result for eagle1_result in _eagle1_results(drafter)}
     assert found["bias_random_in_sglang"].level is Level.WARNING
     file = drafter / "model.safetensors"
     state = load_file(file)
@@ -353,7 +353,11 @@ def test_what_vllm_refuses_is_an_error(drafter: Path, name: str) -> None:
     state = load_file(file)
     plant(state)
     save_file(state, file)
-    found = {each.id: each for each in _eagle1_results(drafter) if each.level is not Level.NOTE}
+    found = {
+        eagle1_result.id: eagle1_result
+        for eagle1_result in _eagle1_results(drafter)
+        if eagle1_result.level is not Level.NOTE
+    }
     assert found.keys() == {id_}
     assert words in found[id_].there
     assert "llama_eagle.py" in found[id_].rule
@@ -389,7 +393,7 @@ def _changed(
 
 def _found(path: Path) -> dict[str, CheckResult]:
     results = run_checks(Inspected(drafter=open_drafter(str(path))))
-    return {each.id: each for each in results if each.level is not Level.NOTE}
+    return {result.id: result for result in results if result.level is not Level.NOTE}
 
 
 def test_heads_that_vllm_loads_have_no_fault(built: tuple[str, Path]) -> None:
@@ -529,7 +533,7 @@ def test_sglang_reads_no_other_field() -> None:
 
 def _field_results(folder: Path, **fields: object) -> dict[str, Level]:
     path = changed(folder / "drafter", config=lambda config: config.update(fields))
-    return {each.id: each.level for each in inspect_files(str(path), str(TARGET)).results}
+    return {result.id: result.level for result in inspect_files(str(path), str(TARGET)).results}
 
 
 @pytest.mark.parametrize(
@@ -572,7 +576,7 @@ def test_a_field_of_latent_attention_is_a_result(
     path = latent_drafter(tmp_path) / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
     results = inspect_files(str(tmp_path), str(TARGET)).results
-    assert found.items() <= {each.id: each.level for each in results}.items()
+    assert found.items() <= {result.id: result.level for result in results}.items()
 
 
 def test_files_alone_are_no_all_clear(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_a_run_that_accepts_less_is_found_with_its_size(tmp_path: Path, run: Run
         run.acceptance.mean_length - inspected.acceptance.mean_length
     )
     assert length.interval is not None and length.interval.high < 0
-    assert [each.depth for each in depths] == [1, 2, 3, 4]
-    assert all(each.interval is not None for each in depths)
+    assert [depth.depth for depth in depths] == [1, 2, 3, 4]
+    assert all(depth.interval is not None for depth in depths)
 
 
 def test_a_run_that_accepts_more_is_no_fault(tmp_path: Path, run: RunSummary) -> None:

@@ -266,7 +266,7 @@ def test_a_dflash_table_of_zeros_is_an_error(tmp_path: Path) -> None:
     config = {**DFLASH, "draft_vocab_size": V // 2}
     path = _write(tmp_path / "a", config, {**DFLASH_TENSORS, "lm_head.weight": (V // 2, H)})
     tensors = open_drafter(str(path)).tensors
-    state = {name: torch.from_numpy(each.array().copy()) for name, each in tensors.items()}
+    state = {name: torch.from_numpy(tensor.array().copy()) for name, tensor in tensors.items()}
     save_file({**state, "d2t": torch.zeros(V // 2, dtype=torch.long)}, path / "model.safetensors")
     assert "d2t_zero" in _ids(_inspected(path)[1], "error")
 
@@ -442,7 +442,7 @@ def test_what_this_machine_cannot_build_stays_unknown(tmp_path: Path) -> None:
 def test_parameters_without_numbers_and_tensors_that_are_cut_are_errors(tmp_path: Path) -> None:
     answer = {**NOTHING, "stage": "loaded", "unfilled": {"a": [1, 2]}, "cut": {"b": [3, 4]}}
     found = _asked(tmp_path, _answering(answer), with_target=True)
-    assert {each.id: each.there.partition(": ")[2] for each in found.results} == {
+    assert {result.id: result.there.partition(": ")[2] for result in found.results} == {
         "wrong_shape": "b 3 of 4",
         "missing_tensor": "a 1 of 2",
     }

@@ -252,7 +252,11 @@ def test_the_tensors_are_those_of_the_safetensors_file(tmp_path: Path, legacy: b
         np.testing.assert_array_equal(tensor.array(), expected.array())
         rows = np.array([0, len(tensor.array()) - 1])
         np.testing.assert_array_equal(tensor.rows(rows), expected.rows(rows))
-    assert not [each for each in run_checks(Inspected(drafter=found)) if each.level == "error"]
+    assert not [
+        run_check
+        for run_check in run_checks(Inspected(drafter=found))
+        if run_check.level == "error"
+    ]
 
 
 def test_weights_of_a_trainers_checkpoint_are_found_beside_its_state(tmp_path: Path) -> None:

@@ -547,7 +547,7 @@ def test_the_key_decides_which_digests_agree() -> None:
 def test_equal_placeholders_of_different_images_are_different_prompts() -> None:
     digests = PromptDigests(KEY)
     images = [[SimpleNamespace(identifier=name)] for name in ("cat", "dog")]
-    cat, dog = (digests.of(_request(FIRST, mm_features=each))[0] for each in images)
+    cat, dog = (digests.of(_request(FIRST, mm_features=image))[0] for image in images)
     assert cat != dog
 
 

@@ -372,7 +372,7 @@ def test_each_action_is_advised_with_its_reason_and_stated_once(tmp_path: Path) 
 
 def test_what_to_do_has_its_option_on_a_line_of_its_own(tmp_path: Path) -> None:
     found = analysis_of(tmp_path, {"run": Spec(conditional=(0.0,) * 4)})
-    option = next(each.option for each in found.screen.actions if each.option)
+    option = next(action.option for action in found.screen.actions if action.option)
     screen = _text(found).partition("\n\n")[0]
     assert option in [line.strip() for line in screen.split("\n")]
 

@@ -223,7 +223,7 @@ def test_a_part_of_a_run_says_so_above_the_headline() -> None:
 def test_a_drafter_that_is_to_be_turned_off_gets_no_other_advice(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, {"run": Spec(conditional=(0.0,) * 4, rounds=30)})
     screen = analysis.screen
-    assert [each.option for each in screen.actions] == ["no --speculative-config"]
+    assert [action.option for action in screen.actions] == ["no --speculative-config"]
     text = to_html(analysis)
     assert '<button type="button" class="copy"' not in text, "no words are copied as a command"
 

@@ -134,11 +134,12 @@ def test_the_parts_of_the_loss_are_bars_with_intervals() -> None:
 def test_every_intervention_has_its_change() -> None:
     result = constructed_ablation()
     words = _words(ablation_html(result))
-    for each in result.effects[1:]:
-        assert each.interval is not None
-        low, high = each.interval.low, each.interval.high
-        row = f"{each.acceptance.mean_length:.2f} {each.difference:+.2f} {low:+.2f} to {high:+.2f}"
-        assert f"{each.intervention.shows} {row} {each.prompts}" in words
+    for effect in result.effects[1:]:
+        assert effect.interval is not None
+        low, high = effect.interval.low, effect.interval.high
+        length = f"{effect.acceptance.mean_length:.2f}"
+        row = f"{length} {effect.difference:+.2f} {low:+.2f} to {high:+.2f} {effect.prompts}"
+        assert f"{effect.intervention.shows} {row}" in words
     assert "Not applicable: served-dtype: no config names a dtype" in words
 
 

@@ -85,7 +85,7 @@ def test_lists_come_apart_and_together(values: list[list[float] | None], skipped
     """Slices too, whose buffers begin before them."""
     built = array_of(values, pa.list_(pa.float32()))[skipped:]
     items, lengths, valid = numbers_of(built.flatten()), lengths_of(built), validity_of(built)
-    assert lengths.tolist() == [len(each or ()) for each in values[skipped:]]
+    assert lengths.tolist() == [len(value or ()) for value in values[skipped:]]
     assert lists_of(items, lengths, valid).equals(built)
 
 

@@ -349,7 +349,7 @@ def test_a_disk_that_stays_full(disk: Path, until: Until, caplog: pytest.LogCapt
     assert trace.verify.num_rows == written
     assert any("dropped" in problem for problem in trace.problems)
     assert trace.manifest.lost == {}, "no room for a new one: the old one is whole"
-    lost = [each for each in caplog.messages if "rows are being lost (disk_error)" in each]
+    lost = [message for message in caplog.messages if "rows are being lost (disk_error)" in message]
     assert len(lost) == 1, "once, not with every flush"
 
 

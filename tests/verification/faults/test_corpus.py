@@ -107,7 +107,7 @@ def test_offsets_beyond_a_streams_text_are_refused(tmp_path: Path) -> None:
         table = pa.ipc.open_stream(source).read_all()
     at = table.schema.get_field_index("request")
     numbers = [0, *[1 << 30] * (table.num_rows - 1), 1]
-    offsets = pa.py_buffer(b"".join(each.to_bytes(4, "little") for each in numbers))
+    offsets = pa.py_buffer(b"".join(number.to_bytes(4, "little") for number in numbers))
     wrong = pa.Array.from_buffers(pa.string(), table.num_rows, [None, offsets, pa.py_buffer(b"a")])
     broken = table.set_column(at, table.schema.field(at), wrong)
     path.unlink()

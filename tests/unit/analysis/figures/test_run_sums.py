@@ -64,14 +64,14 @@ def _until(table: pa.Table, end_s: float) -> pa.Table:
 
 
 def _message(run: RunSummary) -> str:
-    (found,) = (each for each in conclude([run]).notes if each.id == "unfinished")
+    (found,) = (note for note in conclude([run]).notes if note.id == "unfinished")
     return found.statement
 
 
 def test_a_recording_of_whole_requests_leaves_out_nothing(whole: Trace) -> None:
     run = summarise(whole, "run")
     assert run.cohort is None
-    assert all(each.id != "unfinished" for each in conclude([run]).notes)
+    assert all(note.id != "unfinished" for note in conclude([run]).notes)
     assert all(row[0] != LEFT_OUT for row in figure_rows([run]))
     assert figures_of(run)["cohort"] is None
 
@@ -116,7 +116,7 @@ def test_what_is_left_out_is_told_everywhere(whole: Trace) -> None:
     assert content["served"]["rounds"] == cohort.served.rounds
     timeline = run.closeup.timeline if run.closeup else None
     assert timeline is not None
-    steps = sum(sum(each) for each in timeline.steps.values())
+    steps = sum(sum(step) for step in timeline.steps.values())
     assert steps > run.fallback.steps, "the picture of what happened has every step"
 
 
@@ -151,7 +151,7 @@ def test_too_short_a_recording_cannot_tell(whole: Trace) -> None:
     assert run.changes is None
     assert "cannot tell means and trends" in _message(run)
     assert "stop recording after the requests, or record longer" in _message(run)
-    assert all(each.confidence is Trust.LOW for each in conclude([run]).findings)
+    assert all(finding.confidence is Trust.LOW for finding in conclude([run]).findings)
     (row,) = (row for row in figure_rows([run]) if row[0] == LEFT_OUT)
     assert row[1] == "cannot tell"
 

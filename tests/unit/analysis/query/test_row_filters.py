@@ -66,12 +66,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
     whole = summarise(open_run(run), "run")
-    (expected,) = (each for each in whole.segments if each.label == "long")
+    (expected,) = (segment for segment in whole.segments if segment.label == "long")
     some = summarise(open_run(run), "run", only=Filter(where=where))
     assert (some.requests, some.rounds) == (expected.requests, expected.rounds)
     assert some.acceptance.mean_length == pytest.approx(expected.mean_length)
     assert some.hidden.growth == pytest.approx(expected.growth)
-    assert [each.label for each in some.segments] == ["long"]
+    assert [segment.label for segment in some.segments] == ["long"]
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,19 @@ def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
 )
 def test_segments_hold_all_rounds_once(run: Path, by: str, names: list[str]) -> None:
     found = summarise(open_run(run), "run", by=by)
-    assert [each.label for each in found.segments] == names
-    assert sum(each.rounds for each in found.segments) == found.rounds
-    assert all(each.growth and each.self_mass for each in found.segments)
-    assert {each.by for each in found.segments} == {by}
+    assert [segment.label for segment in found.segments] == names
+    assert sum(segment.rounds for segment in found.segments) == found.rounds
+    assert all(segment.growth and segment.self_mass for segment in found.segments)
+    assert {segment.by for segment in found.segments} == {by}
 
 
 @pytest.mark.parametrize("by", ["context", "batch", "execution", "2s"])
 def test_rounds_of_one_request_may_be_in_several_segments(run: Path, by: str) -> None:
     found = summarise(open_run(run), "run", by=by)
     assert len(found.segments) > 1
-    assert sum(each.rounds for each in found.segments) == found.rounds
-    assert sum(each.requests for each in found.segments) > found.requests
-    assert all(each.growth is not None for each in found.segments)
+    assert sum(segment.rounds for segment in found.segments) == found.rounds
+    assert sum(segment.requests for segment in found.segments) > found.requests
+    assert all(segment.growth is not None for segment in found.segments)
 
 
 def test_a_segment_says_what_the_run_cut_down_to_it_says(run: Path) -> None:
@@ -132,10 +132,10 @@ def test_steps_are_narrowed_by_what_they_have(run: Path) -> None:
 def test_of_rounds_without_a_recorded_chain_the_execution_is_not_known(tmp_path: Path) -> None:
     truth = replace(TRUTH, rates=(0.3,), replicas=1)
     found = summarise(open_run(simulate(tmp_path / "run", truth)), "run", by="execution")
-    by_name = {each.label: each for each in found.segments}
+    by_name = {segment.label: segment for segment in found.segments}
     assert set(by_name) == {"(not recorded)", "eager", "full"}
     assert by_name["(not recorded)"].growth is None
-    assert sum(each.rounds for each in found.segments) == found.rounds
+    assert sum(segment.rounds for segment in found.segments) == found.rounds
 
 
 def test_only_the_end_of_a_run(run: Path) -> None:
@@ -193,9 +193,9 @@ def test_what_is_neither_a_column_nor_a_span_is_refused(run: Path, by: str) -> N
 
 def test_a_run_is_cut_into_as_many_spans_as_there_are(run: Path) -> None:
     found = summarise(open_run(run), "run", by="0.001s")
-    names = [each.label for each in found.segments]
+    names = [segment.label for segment in found.segments]
     assert len(names) == len(set(names)) > 100
-    assert sum(each.rounds for each in found.segments) == found.rounds
+    assert sum(segment.rounds for segment in found.segments) == found.rounds
 
 
 def test_a_condition_that_no_row_meets_is_no_data(run: Path) -> None:
@@ -246,7 +246,7 @@ def test_rounds_are_split_by_the_region_of_their_first_drafted_token(
 
 def test_rounds_of_code_are_split_by_the_language_of_their_fence(of_regions: Path) -> None:
     segments = summarise(open_run(of_regions), "run", by="language").segments
-    found = {each.label: each.rounds for each in segments}
+    found = {segment.label: segment.rounds for segment in segments}
     assert found == Counter(language for *_, language in by_hand(of_regions))
     assert set(found) == {"python", "rust", "no fence"}
     code = sum(region == "code" for region, *_ in by_hand(of_regions))
@@ -287,7 +287,7 @@ def test_a_condition_may_name_them(of_regions: Path, where: str, kept) -> None: 
 def test_a_run_without_regions_says_not_recorded(tmp_path: Path) -> None:
     plain = simulate(tmp_path / "run", replace(WITH_REGIONS, regions={}, boundary=0.0))
     found = summarise(open_run(plain), "run", by="region")
-    assert [each.label for each in found.segments] == ["(not recorded)"]
+    assert [segment.label for segment in found.segments] == ["(not recorded)"]
     assert found.groups.region == ()
     with pytest.raises(NoDataError):
         summarise(open_run(plain), "run", only=Filter(where="region = 'json'"))

@@ -256,7 +256,7 @@ def test_a_stationary_server_read_while_it_runs(name: str) -> None:
             called[choice] += changed(each, mine)
             lengths[choice].append(each.tokens[mine].sum() / each.lives.rounds[mine].sum())
     true = true_length(SERVERS[name])
-    bias = {choice: np.mean(each) / true - 1 for choice, each in lengths.items()}
+    bias = {choice: np.mean(length) / true - 1 for choice, length in lengths.items()}
     assert called["cohort"] <= MOST_CALLS < called["all"]
     assert abs(bias["cohort"]) <= CERTAIN < abs(bias["all"])
 

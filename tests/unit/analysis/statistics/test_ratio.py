@@ -170,7 +170,7 @@ def test_what_both_runs_share_leaves_the_variance_of_their_difference() -> None:
     prompt, session = np.tile(np.arange(20), 15), np.repeat(np.arange(15), 20)
     easy, ones = RANDOM.standard_normal(20)[prompt], np.ones((300, 1))
     runs = [easy + 0.5 * RANDOM.standard_normal(15)[session] for _ in range(2)]
-    a, b = (ratio_over(ratio_of, (each[:, None], ones), session, prompt) for each in runs)
+    a, b = (ratio_over(ratio_of, (run[:, None], ones), session, prompt) for run in runs)
     apart = b.minus(a)
     direct = ratio_over(ratio_of, ((runs[1] - runs[0])[:, None], ones), session, prompt)
     assert apart.error == pytest.approx(direct.error)

@@ -219,7 +219,7 @@ FIRST = "midlayer.self_attn."
 
 
 def _prompts(_teacher: Teacher) -> dict[str, list[int]]:
-    return {each.id: encode(each.in_distribution) for each in load_prompts()[:PROMPTS]}
+    return {prompt.id: encode(prompt.in_distribution) for prompt in load_prompts()[:PROMPTS]}
 
 
 @functools.cache
@@ -266,7 +266,7 @@ def _in_halves(state: State) -> None:
 def test_the_files_are_healthy(tmp_path: Path) -> None:
     inspection = inspect_files(str(latent_drafter(tmp_path)), str(TARGET))
     assert inspection.known
-    assert not [each.id for each in inspection.results if each.level is not Level.NOTE]
+    assert not [result.id for result in inspection.results if result.level is not Level.NOTE]
 
 
 @pytest.mark.slow
@@ -300,7 +300,11 @@ def test_the_layout_of_rotated_rows_is_restored(tmp_path: Path) -> None:
     planted = as_served(
         open_drafter(str(_changed(tmp_path / "b", weights=_in_halves))), LATENT_LAYERS
     )
-    (repair,) = [each for each in attention_repairs(planted) if each.id == "rope_layout"]
+    (repair,) = [
+        attention_repair
+        for attention_repair in attention_repairs(planted)
+        if attention_repair.id == "rope_layout"
+    ]
     changed = [n for n in healthy.state if not torch.equal(healthy.state[n], planted.state[n])]
     assert changed == [f"{FIRST}kv_a_proj_with_mqa.weight", f"{FIRST}q_b_proj.weight"]
     for name, tensor in repair.variant.state.items():

@@ -73,7 +73,7 @@ def test_the_interval_covers_the_true_length_in_about_95_of_100_trials() -> None
     source = np.random.default_rng(5)
     truth = np.mean([mean_length(_rounds(source, 0.6)) for _ in range(300)])
     spreads = [acceptance_of(_rounds(source, 0.6), DEPTHS).mean_length_interval for _ in range(200)]
-    inside = [each is not None and each.low <= truth <= each.high for each in spreads]
+    inside = [spread is not None and spread.low <= truth <= spread.high for spread in spreads]
     assert 0.90 < np.mean(inside) <= 1.0
 
 
@@ -81,9 +81,9 @@ def test_repairs_that_change_nothing_are_rarely_found() -> None:
     source, found = np.random.default_rng(6), 0
     for _ in range(100):
         rates = np.clip(0.6 + source.normal(0, 0.15, ANSWERS), 0.05, 0.95)
-        base = [_of_prompt(source, each) for each in rates]
-        others = [[_of_prompt(source, each) for each in rates] for _ in range(20)]
-        found += any(gain(base, each, len(others)).p < 0.05 for each in others)
+        base = [_of_prompt(source, rate) for rate in rates]
+        others = [[_of_prompt(source, rate) for rate in rates] for _ in range(20)]
+        found += any(gain(base, other, len(others)).p < 0.05 for other in others)
     assert found <= 10  # 5 are expected at most
 
 
@@ -184,8 +184,8 @@ def test_a_small_gain_is_certain_if_probability_and_acceptance_agree(
         ),
     )
     results = list(verdict(replace(_trial(0.5, 2, 0), tried=(tried,), renderings=())))
-    assert [each.id for each in results] == (["repaired_by.swapped"] if found else [])
-    assert all("all positions" in each.rule for each in results)
+    assert [result.id for result in results] == (["repaired_by.swapped"] if found else [])
+    assert all("all positions" in result.rule for result in results)
 
 
 def test_less_accepted_is_nothing() -> None:
@@ -327,12 +327,12 @@ def test_masses_by_distance_on_the_sink_and_on_the_chain(
     both: tuple[InsideSums, list[Chain], torch.Tensor],
 ) -> None:
     found, chains, _ = both
-    bins = sum(np.array(each.distance_mass).reshape(DEPTHS, -1) for each in chains)
+    bins = sum(np.array(chain.distance_mass).reshape(DEPTHS, -1) for chain in chains)
     assert found.chains == len(chains)
     assert found.bins.shape == (DEPTHS, len(edges_of(DEPTHS)))
     assert found.bins == pytest.approx(bins, abs=1e-6)
     for ours, name in ((found.sink, "sink_mass"), (found.own, "self_mass"), (found.fed, "fed_rms")):
-        wanted = np.sum([getattr(each, name) for each in chains], axis=0)
+        wanted = np.sum([getattr(chain, name) for chain in chains], axis=0)
         assert ours == pytest.approx(wanted, abs=1e-5)
 
 
@@ -341,11 +341,11 @@ def test_a_depth_counts_the_drafts_that_are_accepted_so_far(
 ) -> None:
     found, chains, ids = both
     reached, right, sure = np.zeros(DEPTHS), np.zeros(DEPTHS), np.zeros(DEPTHS)
-    for each in chains:
+    for chain in chains:
         for depth in range(DEPTHS):
             reached[depth] += 1
-            sure[depth] += each.top1[depth]
-            hit = each.token_ids[depth] == int(ids[each.position + 2 + depth])
+            sure[depth] += chain.top1[depth]
+            hit = chain.token_ids[depth] == int(ids[chain.position + 2 + depth])
             right[depth] += hit
             if not hit:
                 break
@@ -359,7 +359,7 @@ def test_an_even_sink_is_the_share_of_its_slots(
     both: tuple[InsideSums, list[Chain], torch.Tensor],
 ) -> None:
     found, chains, _ = both
-    assert found.even == pytest.approx(sum(4 / (each.position + 1) for each in chains))
+    assert found.even == pytest.approx(sum(4 / (chain.position + 1) for chain in chains))
 
 
 def _answers(found: Inside) -> tuple[Answer | None, Growth]:
@@ -524,7 +524,7 @@ def test_a_weight_that_is_there_is_returned_as_it_is() -> None:
 
 
 def _passages(teacher: Teacher) -> list[Passage]:
-    prompts = {each.id: encode(each.in_distribution) for each in load_prompts()[:3]}
+    prompts = {prompt.id: encode(prompt.in_distribution) for prompt in load_prompts()[:3]}
     return list(teacher.passages(prompts, {0, 2, 4}))
 
 

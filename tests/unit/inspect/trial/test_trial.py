@@ -59,7 +59,7 @@ K, PROMPTS = 5, 32
 
 
 def _prompts(_teacher: Teacher) -> dict[str, list[int]]:
-    return {each.id: encode(each.in_distribution) for each in load_prompts()[:PROMPTS]}
+    return {prompt.id: encode(prompt.in_distribution) for prompt in load_prompts()[:PROMPTS]}
 
 
 @functools.cache
@@ -138,7 +138,7 @@ def test_a_drafter_that_no_repair_helps_is_named_as_such(tmp_path: Path) -> None
 
 @functools.cache
 def _stopping_bench() -> Bench:
-    prompts = {each.id: encode(each.in_distribution) for each in load_prompts()[:8]}
+    prompts = {prompt.id: encode(prompt.in_distribution) for prompt in load_prompts()[:8]}
     return Bench(open_target(str(TARGET)), lambda _: prompts)
 
 
@@ -172,7 +172,7 @@ def test_repairs_before_it_are_kept_and_the_others_are_named(tmp_path: Path) -> 
     by_id = {each.repair.id: each for each in whole.tried}
     assert all(each.gain == by_id[each.repair.id].gain for each in cut.tried)
     left_out = {each.id for each in cut.not_applicable if each.reason == STOPPED}
-    ways = {each.rendering.id for each in whole.renderings}
+    ways = {rendering.rendering.id for rendering in whole.renderings}
     assert left_out == by_id.keys() - {each.repair.id for each in cut.tried} | ways
     best = best_repair(cut)
     assert best is not None and best in cut.tried
@@ -205,19 +205,21 @@ def _found(trial: Trial) -> list[CheckResult]:
 
 
 def _encoded(begin: int) -> Bench:
-    prompts = {each.id: encode(each.in_distribution)[begin:] for each in load_prompts()[:PROMPTS]}
+    prompts = {
+        prompt.id: encode(prompt.in_distribution)[begin:] for prompt in load_prompts()[:PROMPTS]
+    }
     return Bench(open_target(str(TARGET)), lambda _: prompts)
 
 
 def test_prompts_as_trained_give_nothing() -> None:
     trial = _trial(trio_path() / "eagle31")
-    assert [each.rendering.id for each in trial.renderings] == ["first_token_off"]
+    assert [rendering.rendering.id for rendering in trial.renderings] == ["first_token_off"]
     assert not _found(trial)
 
 
 def test_prompts_without_the_first_token_are_tried_with_it() -> None:
     trial = _rendered_trial(trio_path() / "eagle31", _encoded(1))
-    assert [each.rendering.id for each in trial.renderings] == ["first_token_on"]
+    assert [rendering.rendering.id for rendering in trial.renderings] == ["first_token_on"]
 
 
 def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path) -> None:
@@ -357,14 +359,14 @@ DRAFTED, VOCABULARY = 4, 1024
 @functools.cache
 def _passages() -> tuple[Teacher, list[Passage]]:
     teacher = Teacher(TARGET, "cpu")
-    prompts = {each.id: encode(each.in_distribution) for each in load_prompts()[:2]}
+    prompts = {prompt.id: encode(prompt.in_distribution) for prompt in load_prompts()[:2]}
     return teacher, list(teacher.passages(prompts, {2, 3, 5}))
 
 
 def _drafted(drafter: Path) -> list[Drafted]:
     teacher, passages = _passages()
     built = as_served(open_drafter(str(drafter)), 4).build("cpu")
-    return [draft(built, teacher, each, DRAFTED) for each in passages]
+    return [draft(built, teacher, passage, DRAFTED) for passage in passages]
 
 
 def _head(factor: float, state: State) -> None:

@@ -198,7 +198,7 @@ def test_an_answer_has_its_kinds_of_text(
     (row,) = tracker.rows([finished(4, tokens)])
     assert isinstance(row, RequestRow) and not errors
     codes = row.region_codes
-    assert (None if codes is None else [Region.ALL[each] for each in codes]) == kinds
+    assert (None if codes is None else [Region.ALL[code] for code in codes]) == kinds
     assert (row.region_languages is None) == (kinds is None)
 
 

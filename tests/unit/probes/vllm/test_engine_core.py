@@ -460,7 +460,7 @@ def scheduler(tokenizer: Any) -> Any:
 
 
 def regions(codes: list[int]) -> list[str]:
-    return [Region.ALL[each] for each in codes]
+    return [Region.ALL[code] for code in codes]
 
 
 def test_marks_are_those_of_the_parsers_that_the_server_names(

@@ -42,7 +42,7 @@ def test_a_shipped_suite_is_a_controlled_experiment(name: str) -> None:
     made = suite.make(Facts(url="u", model="m", max_model_len=200_000), seed=1)
     assert made.notes == ()
     keys = {condition: [p.key for p in prompts] for condition, prompts in made.conditions.items()}
-    assert len({tuple(each) for each in keys.values()}) == 1
+    assert len({tuple(key) for key in keys.values()}) == 1
     first = made.conditions[suite.file.baseline][0]
     for condition, prompts in made.conditions.items():
         if condition != suite.file.baseline:
