@@ -65,7 +65,7 @@ def test_latest_is_taken_wherever_a_run_is(driftscope: Driftscope, runs: Path) -
     compared = json.loads(driftscope("compare", runs / "first", "latest", "--json").stdout)
     assert (compared["first"], compared["second"]) == ("first", "second")
     status = json.loads(driftscope("probe", "status", "latest", "--json").stdout)
-    assert status["target"] == "driftscope-runs/second"
+    assert status["run"] == "driftscope-runs/second"
     checked = driftscope("check", "driftscope-runs/latest", "--fail-on", "acceptance.k < 0")
     assert checked.returncode == 2, "the rule is wrong, the run is found"
     assert json.loads(driftscope("watch", "latest", "--once", "--json").stdout)["rounds"] == 500
