@@ -214,11 +214,17 @@ def _of_servers(a: Manifest, b: Manifest) -> Iterator[RunDifference]:
         yield from _unequal(name, of(a), of(b), explains=(Claim.SPEED,))
 
 
+def _cache_dtype(manifest: Manifest) -> str:
+    """Return the dtype of the KV cache; vLLM's "auto" is the target's own."""
+    named = manifest.kv_cache_dtype
+    return manifest.target.dtype if named == "auto" else named
+
+
 _OF_EXECUTION: Mapping[str, Callable[[Manifest], object]] = {
     "hardware": lambda manifest: manifest.hardware,
     "execution mode": lambda manifest: manifest.mode,
     "attention backend": lambda manifest: manifest.attention_backend,
-    "dtype of the cache": lambda manifest: manifest.kv_cache_dtype,
+    "dtype of the cache": _cache_dtype,
     "tensor parallelism": lambda manifest: manifest.tensor_parallel,
     "pipeline parallelism": lambda manifest: manifest.pipeline_parallel,
     "data parallelism": lambda manifest: manifest.data_parallel,
