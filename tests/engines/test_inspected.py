@@ -14,6 +14,7 @@ from support.every_drafter import ALL, checkpoint_tensors, write
 from support.inspected_prompts import served_length
 from typer.testing import CliRunner
 from verification.drafters import Row, rows
+from verification.inspected import false_alarms
 
 from driftscope.cli.app import app
 from driftscope.errors import EXIT_OK
@@ -199,3 +200,10 @@ def test_a_class_that_vllm_does_not_register_is_refused_with_its_reason(
     inspection = inspect_files(str(drafter), str(target), engine=vllm)
     (error,) = (found for found in inspection.results if found.level is Level.ERROR)
     assert "Eagle3NewForCausalLM" in error.there and "not supported" in error.there
+
+
+@pytest.mark.nightly
+def test_healthy_drafters_of_every_kind_are_not_faulted(tmp_path: Path) -> None:
+    made = list(false_alarms.rows(tmp_path, 0, len(false_alarms.KINDS)))
+    sentence, holds = false_alarms.verdict(made)
+    assert holds, sentence

@@ -92,7 +92,7 @@ def _with_training(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Pa
     for _ in range(STEPS):
         ids = rows[torch.randperm(len(rows), generator=generator)[:ROWS]]
         batch = Batch(ids=ids, counted=ids != PAD_ID)
-        teaching = Teacher(target, drafter.config.aux_layers).teach(batch)
+        teaching = Teacher(target, drafter.config.aux_layers, None).teach(batch)
         loss = draft_loss(drafter, factors, teaching, depths=DEPTHS, decay=DECAY).loss
         optimizer.zero_grad()
         loss.backward()
