@@ -117,11 +117,11 @@ def test_every_command_that_is_shown_exists() -> None:
 def test_the_example_of_the_readme_is_what_analyze_finds() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```\n(!.*?)```", readme, re.DOTALL | re.MULTILINE)
-    run = ROOT / "reports" / "gallery" / "traces" / "drifting"
-    findings = analyze(Inputs(sources=[run], labels=["drifting"])).findings
+    run = ROOT / "reports" / "gallery" / "traces" / "smollm2-eagle3"
+    findings = analyze(Inputs(sources=[run], labels=["smollm2-eagle3"])).findings
     (finding,) = (each for each in findings if each.title in example)
     words = " ".join(example.split())
-    assert f"{finding.title} (drifting) {finding.statement} (confidence" in words
+    assert f"{finding.title} ({run.name}) {finding.statement} (confidence" in words
     assert f"(confidence {finding.confidence.value})" in words
     assert finding.advice.startswith(words.partition("-> ")[2])
 
