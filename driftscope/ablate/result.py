@@ -17,6 +17,7 @@ from driftscope.ablate.intervention import (
     RIGHT_TOKENS,
     Intervention,
 )
+from driftscope.analysis.number_words import between_percent, percent
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
 from driftscope.boundary.json_document import ABLATION, text, written_property
@@ -65,14 +66,20 @@ def coverage_of(answers: Sequence[RegionTokens]) -> VocabularyCoverage:
 def _region(at: int, counts: NDArray[np.int64]) -> RegionCoverage:
     """Return the coverage of one region; `counts` are [prompts, 2]."""
     occurring = counts[counts[:, 0] > 0].astype(float)
-    ratio = ratio_of(occurring[:, 1:], occurring[:, :1])
-    spread = rate_intervals(ratio)
+    lacking, interval = _share(occurring[:, 1:], occurring[:, :1])
     return RegionCoverage(
         region=Region.ALL[at],
         tokens=int(counts[:, 0].sum()),
-        lacking=float(ratio.value[0]),
-        interval=spread[0] if spread else None,
+        lacking=lacking,
+        interval=interval,
     )
+
+
+def _share(some: NDArray[np.float64], of: NDArray[np.float64]) -> tuple[float, Interval | None]:
+    """Return a share from counts [prompts, 1], and its 95% interval over prompts, if any."""
+    ratio = ratio_of(some, of)
+    spread = rate_intervals(ratio)
+    return float(ratio.value[0]), spread[0] if spread else None
 
 
 Matches = NDArray[np.bool_]
@@ -86,7 +93,7 @@ CLOSE = 0.5
 
 
 class Remedy(StrEnum):
-    """What could make a verification accept more."""
+    """Ways to make a verification accept more."""
 
     WIDER = "a wider draft (a tree) can help"
     RELAXED = "a relaxed rule of verification can help, but changes answers"
@@ -128,7 +135,7 @@ class NearMisses:
 
     @written_property
     def remedy(self) -> Remedy:
-        """What reaches most of the ends."""
+        """The way that reaches most of the ends."""
         branches, close = self.wider[1].interval, self.close.interval
         if branches is None or close is None:
             return Remedy.CANNOT_TELL
@@ -143,21 +150,19 @@ class NearMisses:
     @property
     def words(self) -> str:
         """Conclusion in words."""
+        held, close = (
+            f"{percent(share.value)}{between_percent(share.interval)}"
+            for share in (self.wider[1], self.close)
+        )
         return (
-            f"Of {self.ends:,} chains that end early, in {_percent(self.wider[1])} the target's "
-            f"token is among the drafter's best 4, and in {_percent(self.close)} the drafted one "
-            f"was the target's close second choice: {self.remedy.value}."
+            f"Of {self.ends:,} chains that end early, in {held} the target's token is among the "
+            f"drafter's best 4, and in {close} the drafted one was the target's close second "
+            f"choice: {self.remedy.value}."
         )
 
 
 HALF = 0.5
 """Share of the ends above which a remedy is named: it reaches most of them."""
-
-
-def _percent(share: ShareOfEnds) -> str:
-    ends = share.interval
-    span = f" ({ends.low:.0%} to {ends.high:.0%})" if ends else ""
-    return f"{share.value:.0%}{span}"
 
 
 def near_misses_of(prompts: Sequence[Rejections]) -> NearMisses | None:
@@ -171,10 +176,8 @@ def near_misses_of(prompts: Sequence[Rejections]) -> NearMisses | None:
 
     def share(what: str, holds: Sequence[Matches]) -> ShareOfEnds:
         hits = np.array([[prompt.sum()] for prompt in holds], float)
-        ratio = ratio_of(hits, np.array([[len(prompt)] for prompt in holds], float))
-        spread = rate_intervals(ratio)
-        value = float(ratio.value[0])
-        return ShareOfEnds(what=what, value=value, interval=spread[0] if spread else None)
+        value, interval = _share(hits, np.array([[len(prompt)] for prompt in holds], float))
+        return ShareOfEnds(what=what, value=value, interval=interval)
 
     return NearMisses(
         ends=sum(map(len, ending)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from driftscope.cli.options import (
     PickleOption,
     PromptsOption,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def ablate(

@@ -36,8 +36,8 @@ WITH = "with speculation"
 """Label of a running server that drafts."""
 _ONE_TIME = ("rounds", "best_k", "most_runs", "output", "as_json", "quiet")
 """Parameters that a command for a second measurement does not repeat."""
-_SECRET = re.compile(r"--(hf-token|.*(password|secret))\b")
-"""Options of vLLM whose values are in no file."""
+_SECRET = re.compile(r"hf[-_]token|password|secret|credential|api[-_]?key", re.IGNORECASE)
+"""Words of vLLM's options, and of the JSON in them, whose values are written to no file."""
 
 
 def pays(
@@ -202,7 +202,7 @@ def pays(
 
 def _again(context: typer.Context) -> list[str]:
     """Return the arguments that measure the same once more; [] if they hold a secret."""
-    if any(map(_SECRET.match, context.args)):
+    if any(map(_SECRET.search, context.args)):
         return []
     words = [context.params["server"]]
     for option in context.command.params[1:]:

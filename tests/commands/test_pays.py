@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from support.command import Driftscope
 from support.standin_engine import write_engine
 from support.stub_server import stub_server
 
-from driftscope.cli.pays import contenders_of, draft_tokens, key_variable
+from driftscope.cli.pays import _again, contenders_of, draft_tokens, key_variable
 from driftscope.errors import UsageError
 from driftscope_lab.trio import trio_path
 
@@ -160,6 +161,14 @@ def test_the_shipped_trio_by_name() -> None:
     assert (found.speculation or {})["model"] == str(trio_path() / "eagle31")
     options = list(found.options)
     assert options.count("--max-model-len") == 1 and "512" in options and "float32" in options
+
+
+@pytest.mark.parametrize(
+    "option", ["--hf-token=x", "--hf_token", '{"auth": {"Password": "x"}}', "--my-api-key"]
+)
+def test_arguments_with_a_secret_are_not_written_down(option: str) -> None:
+    context: Any = SimpleNamespace(args=["--dtype", "float32", option, "x"])
+    assert _again(context) == []
 
 
 @pytest.mark.parametrize("text", ["0", "x", "2,", "-1"])

@@ -452,7 +452,7 @@ def test_commands_say_that_acceptance_was_simulated(
 def test_the_drafts_that_vllm_admits_are_those_that_the_scheduler_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of 12 draft tokens of three requests vLLM admits the 6 likeliest. A server with adaptive
+    """vLLM admits the 6 likeliest of 12 draft tokens of three requests. A server with adaptive
     verification needs a GPU; what it computes for a step does not."""
     import torch
     from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive

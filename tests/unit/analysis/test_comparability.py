@@ -1,4 +1,4 @@
-"""What two runs have in common, what differs between them, and what a measurement is of."""
+"""Tests of what two runs have in common, what differs between them, and what was measured."""
 
 from __future__ import annotations
 

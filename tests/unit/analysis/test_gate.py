@@ -1,4 +1,4 @@
-"""What a user writes: gates of `--require` and conditions of `--where`."""
+"""Tests of what a user writes: gates of `--require` and conditions of `--where`."""
 
 from __future__ import annotations
 

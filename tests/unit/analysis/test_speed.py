@@ -294,7 +294,7 @@ def test_advise_and_the_page_say_what_a_threshold_would_give(tmp_path: Path) -> 
 
 
 def test_a_run_that_was_trimmed_is_refused(tmp_path: Path) -> None:
-    """What its rounds would have accepted beyond the cut is not known."""
+    """Nothing is known about tokens beyond the cut."""
     runs = [read_trace(simulate(tmp_path / f"{k}", replace(TRUTH, k=k))) for k in (4, 1)]
     rows = runs[0].verify.to_pandas()
     cut = (rows.verified == 4) & (rows.index % 3 == 0)

@@ -119,7 +119,7 @@ def test_its_interval_holds_what_is_lost_nineteen_times_in_twenty() -> None:
 
 
 def _order(turns: Turns, rounds: int) -> list[str]:
-    """Whose turn it was, as steps went by."""
+    """Return the states of the probe, step by step."""
     found = []
     while len(turns.rounds) < rounds:
         found.append(turns.state)

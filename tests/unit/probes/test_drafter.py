@@ -1,4 +1,4 @@
-"""What a drafter captures of its target, what its forward gives out, and views of steps."""
+"""Tests of captured layers, of what a drafter's forward returns, and of views of steps."""
 
 from __future__ import annotations
 

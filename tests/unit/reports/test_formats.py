@@ -302,7 +302,7 @@ def test_an_empty_picture_is_drawn() -> None:
 
 
 def test_a_picture_has_values_only_if_a_run_has_one() -> None:
-    """What runs are compared with is none of them."""
+    """A run that others are compared with is not listed among them."""
     alone = expectation("baseline", [1.0, 1.0])
     gaps = line("run", [None, float("nan")])
     assert not has_values(figure([alone, gaps], x_title="K", y_title="ms"))
@@ -393,7 +393,7 @@ def test_one_run_fits_a_screen_and_states_each_finding_once() -> None:
 def test_a_comparison_fits_a_screen_and_what_differs_is_first(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, everything: bool
 ) -> None:
-    """Of runs with several labels, at 80 columns and 40 lines; what is left out is counted."""
+    """Runs with several labels fit 80 columns and 40 lines; what is left out is counted."""
     monkeypatch.delenv("COLUMNS", raising=False)
     paths = [GALLERY / name for name in ("drifting", "server")]
     compared = compare(*paths, ("a drafter that drifts", "server"))

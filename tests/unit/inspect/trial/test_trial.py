@@ -497,7 +497,8 @@ MISTAKES: dict[str, dict[str, Callable[[State], None]]] = {
     },
 }
 WORSE, APART = {"eagle1": 0.6, "mtp": 0.8}, {"eagle1": 0.01, "mtp": 0.05}
-"""What a mistake leaves of the length at most, and how near to it the repair comes."""
+"""Largest share of the length that a mistake leaves, and the largest distance of
+the repaired length from the healthy one."""
 
 
 @pytest.mark.parametrize(
