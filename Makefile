@@ -225,4 +225,4 @@ $(ARCTIC): $(VENV)/arctic-inference-%: | $(VENV)/installed-dev
 	mv $@.partial $@
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist site driftscope-demo
+	rm -rf $(VENV) build dist site driftscope-pays

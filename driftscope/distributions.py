@@ -2,7 +2,7 @@
 
 `driftscope-probe`, the distribution of a serving image, holds the core without what its analysis
 depends on; `driftscope` holds the reports and depends on the rest. The lab (small trained models,
-their prompts and the demonstration) is `driftscope-lab`, so that a serving image does not carry
+and their prompts) is `driftscope-lab`, so that a serving image does not carry
 12 MB of models that it never runs.
 """
 
@@ -67,7 +67,7 @@ def needs_lab() -> Iterator[None]:
         if (error.name or "").partition(".")[0] != LAB:
             raise
         raise UsageError(
-            "the demonstration and its small models are not installed: pip install driftscope-lab, "
+            "the shipped small models are not installed: pip install driftscope-lab, "
             "or `pip install ./lab` in a checkout of driftscope"
         ) from error
 

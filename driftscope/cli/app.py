@@ -25,7 +25,6 @@ from driftscope.cli.analyze import analyze
 from driftscope.cli.check import check
 from driftscope.cli.compare import compare
 from driftscope.cli.dashboards import dashboards
-from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.export import export
 from driftscope.cli.findings import findings
@@ -69,7 +68,6 @@ def driftscope_command(
 
 COMMANDS: Mapping[str, Callable[..., Any]] = {
     "pays": pays,
-    "demo": demo,
     "doctor": doctor,
     "findings": findings,
     "inspect": inspect,

@@ -86,7 +86,6 @@ class Page:
 
 PAGES: Mapping[str, Page] = MappingProxyType(
     {
-        "demo": Page(group=BEGIN, example="driftscope demo --prompts 32"),
         "doctor": Page(
             group=BEGIN,
             example="driftscope doctor MODEL --speculative-config "
@@ -130,7 +129,7 @@ PROBE_EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
         "status": "driftscope probe status latest",
         "start": "driftscope probe start latest",
-        "stop": "driftscope probe stop http://localhost:8000",
+        "stop": "driftscope probe stop latest",
         "set": "driftscope probe set latest --every 4",
     }
 )

@@ -27,8 +27,7 @@ Folders = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FOLDER",
-        help="Folders to search, three levels deep; default: driftscope-runs, driftscope-pays and "
-        "driftscope-demo.",
+        help="Folders to search, three levels deep; default: driftscope-runs and driftscope-pays.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]
@@ -288,7 +287,7 @@ def _show(
 
     out = sys.stderr if stderr else sys.stdout
     if not entries:
-        sys.stderr.write("no runs here; `driftscope serve` and `driftscope demo` record some\n")
+        sys.stderr.write("no runs here; `driftscope pays` and `driftscope serve` record some\n")
         return
     out.write(_line(HEADS))
     for entry in entries:

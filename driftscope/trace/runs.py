@@ -32,7 +32,7 @@ from driftscope.vocabulary import MANIFEST, RunState
 
 LATEST = "latest"
 """Name that stands for the newest run."""
-DEFAULT_FOLDERS = (Path("driftscope-runs"), Path("driftscope-pays"), Path("driftscope-demo"))
+DEFAULT_FOLDERS = (Path("driftscope-runs"), Path("driftscope-pays"))
 """Folders that `serve`, `replay`, `pays` and `demo` write to."""
 DEPTH = 3
 """Levels below a folder that are searched: `pays` writes FOLDER/TIME/LABEL/server."""

@@ -6,9 +6,10 @@ OUT=${OUT:-pull-request-out}
 mkdir -p "$OUT"
 
 if [ -z "${OLD:-}" ] || [ -z "${NEW:-}" ]; then
-  driftscope demo -o "$OUT/demo" --prompts "${LIMIT:-24}"
-  OLD=$OUT/demo/runs/eagle3
-  NEW=$OUT/demo/runs/eagle3.1
+  driftscope pays trio --drafter old=eagle3 --drafter new=eagle31 -k 8 --limit "${LIMIT:-24}" \
+    --concurrency 1 --rounds 1 -o "$OUT/pays" || test $? -ge 3
+  OLD=$OUT/pays/old/server
+  NEW=$OUT/pays/new/server
 fi
 
 driftscope analyze "$OLD" "$NEW" --label before --label after --format markdown \

@@ -21,7 +21,7 @@ from driftscope.cli import app
 from driftscope.cli.help_pages import PAGES
 from driftscope.errors import DriftscopeError
 
-COMMANDS = ("demo", "analyze", "inspect", "doctor", "serve", "probe", "export", "dashboards", "ls")
+COMMANDS = ("pays", "analyze", "inspect", "doctor", "serve", "probe", "export", "dashboards", "ls")
 HEAVY = {
     "torch",
     "vllm",
@@ -127,7 +127,7 @@ def test_each_command_prints_json(name: str, command: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["dashboards", "-o", "-"], ["demo", "-o", "-"], ["replay", "http://h", "-o", "-"]]
+    "arguments", [["dashboards", "-o", "-"], ["pays", "m", "-o", "-"], ["replay", "http://h", "-o", "-"]]
 )
 def test_a_folder_is_not_stdout(driftscope: Driftscope, arguments: list[str]) -> None:
     done = driftscope(*arguments)

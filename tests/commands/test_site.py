@@ -40,7 +40,7 @@ def test_every_page_is_built(site: Path) -> None:
 
 
 def test_the_changelog_is_in_it(site: Path) -> None:
-    assert "driftscope demo" in (site / "changelog.html").read_text(encoding="utf-8")
+    assert "driftscope pays trio" in (site / "changelog.html").read_text(encoding="utf-8")
 
 
 def test_no_page_loads_anything_from_the_network(site: Path) -> None:

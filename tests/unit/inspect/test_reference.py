@@ -31,7 +31,7 @@ from driftscope.inspect.reference.drafter import (
     save_drafter,
     save_target,
 )
-from driftscope.inspect.reference.engine import (
+from support.reference_engine import (
     Generation,
     ReferenceRun,
     Round,

@@ -13,7 +13,7 @@ import torch
 from driftscope.inspect.reference.chain import Chain
 from driftscope.inspect.reference.config import EOS_ID, DecoderConfig
 from driftscope.inspect.reference.drafter import Target, load_drafter, load_target, save_target
-from driftscope.inspect.reference.engine import generate
+from support.reference_engine import generate
 from driftscope_lab.training import loop
 from driftscope_lab.training import train_drafters as training
 from driftscope_lab.training.loop import Progress

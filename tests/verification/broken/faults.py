@@ -24,7 +24,7 @@ from driftscope.inspect.reference.drafter import (
     save_drafter,
     save_target,
 )
-from driftscope.inspect.reference.engine import Generation, ReferenceRun, Round, leading_matches
+from support.reference_engine import Generation, ReferenceRun, Round, leading_matches
 from driftscope.inspect.reference.layers import Rotary
 from driftscope_lab.trio import encode, load_prompts, trio_path
 from verification.truth import continue_greedily
@@ -176,7 +176,7 @@ def batched_rounds(
     on_round: Callable[[Round], None],
     eos_token_id: int,
 ) -> Generation:
-    """Return what `driftscope.inspect.reference.engine.generate` returns.
+    """Return what `support.reference_engine.generate` returns.
 
     `greedy` are the target's next `max_tokens + k + 1` tokens, past an end token too. A chain is
     drafted at each position of the answer, whether or not a round starts there: thirty chains of a

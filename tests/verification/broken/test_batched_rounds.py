@@ -7,7 +7,7 @@ import torch
 
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target
-from driftscope.inspect.reference.engine import Round, generate
+from support.reference_engine import Round, generate
 from driftscope_lab.trio import encode, load_prompts, trio_path
 from verification.broken.faults import batched_rounds
 from verification.truth import continue_greedily

@@ -34,7 +34,7 @@ from driftscope.inspect.checkpoints import open_target
 from driftscope.inspect.inspection import Answer
 from driftscope.inspect.reference.config import PAD_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target, save_drafter
-from driftscope.inspect.reference.engine import generate
+from support.reference_engine import generate
 from driftscope.inspect.trial.trial import Bench
 from driftscope_lab.training.text import Batch
 from driftscope_lab.training.train_drafters import Teacher, draft_loss

@@ -63,7 +63,7 @@ def test_shipped_prompts(name: str) -> None:
 
 
 def test_the_trios_prompts_are_those_that_it_was_held_out_from() -> None:
-    """Both conditions are the renderings that the demonstration uses."""
+    """Both conditions are renderings of the same conversations."""
     for prompt, held_out in zip(prompts_of("trio"), load_prompts(), strict=True):
         alone = held_out.conversation(1)
         assert f"<s>{written('roles', prompt.messages)}" == in_plain_text(alone)
