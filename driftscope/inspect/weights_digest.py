@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from driftscope.trace.manifest import Model
-
 _SAMPLE_BYTES = 4096
 """Number of bytes read from each end of a tensor: one page."""
 _MOST_TENSORS = 1024
@@ -43,18 +41,6 @@ def weights_digest(model: str, revision: str | None = None) -> str | None:
     except Exception:  # unreadable model files must not prevent an engine from starting
         return None
     return digest.hexdigest()[:_DIGITS]
-
-
-def described_model(folder: Path, architecture: str, dtype: str) -> Model:
-    """Return a model in a folder as a manifest describes it. Raises OSError without a config."""
-    config = (folder / "config.json").read_bytes()
-    return Model(
-        name=str(folder),
-        architecture=architecture,
-        config_digest=hashlib.sha256(config).hexdigest()[:_DIGITS],
-        dtype=dtype,
-        weights_digest=weights_digest(str(folder)),
-    )
 
 
 def _folder(model: str, revision: str | None) -> Path | None:

@@ -127,7 +127,8 @@ def test_each_command_prints_json(name: str, command: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["dashboards", "-o", "-"], ["pays", "m", "-o", "-"], ["replay", "http://h", "-o", "-"]]
+    "arguments",
+    [["dashboards", "-o", "-"], ["pays", "m", "-o", "-"], ["replay", "http://h", "-o", "-"]],
 )
 def test_a_folder_is_not_stdout(driftscope: Driftscope, arguments: list[str]) -> None:
     done = driftscope(*arguments)

@@ -245,7 +245,8 @@ def test_the_trio_is_found_where_it_is_installed(installed: Path, tmp_path: Path
 
 def test_without_the_lab_its_models_say_what_to_install(installed: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['driftscope_lab'] = None; sys.argv = ['driftscope', 'serve', 'trio']; "
+        "import sys; sys.modules['driftscope_lab'] = None; sys.argv = ['driftscope', 'serve', "
+        "'trio']; "
         "from driftscope.cli.app import main; main()"
     )
     done = attempt(installed / "python", "-c", code, cwd=tmp_path)

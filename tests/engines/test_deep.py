@@ -19,6 +19,7 @@ import pytest
 import torch
 from support.command import analyze_json
 from support.engine_process.job import Job, K, Outcome, engine, prompts, run_job, run_jobs
+from support.reference_engine import replay
 from verification.deep import (
     CAPTURED,
     DEFAULT,
@@ -31,7 +32,7 @@ from verification.deep import (
 from verification.truth import compare, continue_greedily
 from verification.versions import runners, version
 
-from driftscope.inspect.reference.chain import ChainKeys, replay
+from driftscope.inspect.reference.chain import ChainKeys
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace

@@ -31,9 +31,9 @@ from driftscope.pipeline import summarise
 from driftscope.regions import text_regions
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Language, Region
-from driftscope_lab.trio.prompts import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.vllm
+SPECIAL_TOKENS = ("<s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<pad>")
 
 
 def _run(

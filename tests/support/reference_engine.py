@@ -1,7 +1,7 @@
 """A minimal speculative decoding engine: one request, greedy, one chain per round.
 
 It generates what greedy decoding of the target alone would, and records each round as a probe in a
-serving engine does.
+serving engine does. What it measures on a chain is the ground truth of what a probe records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -20,24 +20,239 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from driftscope.inspect.reference.chain import Chain, draft_chains, replay
+from driftscope.inspect.reference.chain import (
+    ChainStep,
+    chain_steps,
+    class_masses,
+    distance_masses,
+    rms,
+)
 from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
 from driftscope.inspect.reference.drafter import Context, Drafter, Target, load_drafter, load_target
-from driftscope.inspect.reference.layers import KVCache
-from driftscope.inspect.weights_digest import described_model
+from driftscope.inspect.reference.layers import KVCache, at_least_float32
+from driftscope.inspect.weights_digest import weights_digest
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
     GREEDY,
     Manifest,
+    Model,
 )
 from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow, edges_of
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import check_unused, create_run
 from driftscope.version import __version__
-from driftscope.vocabulary import Execution
+from driftscope.vocabulary import (
+    BY_DEPTH,
+    DISTANCE_MASS,
+    GENERATED_MASS,
+    PROMPT_MASS,
+    SELF_MASS,
+    SINK_MASS,
+    Execution,
+)
 
-__all__ = ["Generation", "Round", "generate", "replay"]
+MASSES = (SINK_MASS, PROMPT_MASS, GENERATED_MASS, SELF_MASS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """One chain of K drafted tokens. Tuples over depth have K entries, starting with depth 1.
+
+    `position` is p. `token_ids[d-1]`, drafted at depth d, predicts token p+1+d; it is the target's
+    id of the token, whatever the drafter's vocabulary. With several layers the masses have one
+    entry per depth and layer, depth-major; `distance_mass` has one per depth, layer and bin.
+    `in_rms` is the RMS of the hidden state that enters the first layer (at depth 1 the output of
+    `fc`, whose RMS is `fc_rms`), `prenorm_rms` of the residual stream after the last MLP,
+    `postnorm_rms` of that stream after the final norm, `fed_rms` of the state fed to the next
+    depth. `aux_rms` has one entry per captured target layer, at slot p; `aux_norm_rms` has the RMS
+    of the same states after `norm_before_fc` and `fc_norm`, None without either. `top1` is the
+    largest probability of the drafter's softmax, over its own vocabulary; `entropy` is in nats. An
+    EAGLE-1 drafter and an MTP head capture no layer and fuse at every depth: `aux_rms` and `fc_rms`
+    are None, and `in_rms` is that of the state beside the embedding. An EAGLE-1 drafter has no
+    final norm either: `postnorm_rms` is None.
+    """
+
+    position: int
+    prompt_tokens: int
+    token_ids: tuple[int, ...]
+    sink_mass: tuple[float, ...]
+    prompt_mass: tuple[float, ...]
+    generated_mass: tuple[float, ...]
+    self_mass: tuple[float, ...]
+    distance_mass: tuple[float, ...]
+    in_rms: tuple[float, ...]
+    prenorm_rms: tuple[float, ...]
+    postnorm_rms: tuple[float, ...] | None
+    fed_rms: tuple[float, ...]
+    top1: tuple[float, ...]
+    entropy: tuple[float, ...]
+    aux_rms: tuple[float, ...] | None
+    aux_norm_rms: tuple[float, ...] | None
+    fc_rms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """Results of one depth of A chains, each [A]; `masses` [A, 4, layers], see `class_masses`;
+    `distances` [A, layers, bins], see `distance_masses`."""
+
+    token_ids: Tensor
+    masses: Tensor
+    distances: Tensor
+    in_rms: Tensor
+    prenorm_rms: Tensor
+    postnorm_rms: Tensor
+    fed_rms: Tensor
+    top1: Tensor
+    entropy: Tensor
+
+
+@torch.no_grad()
+def draft_chains(
+    target: Target,
+    drafter: Drafter,
+    *,
+    anchors: Tensor,
+    next_ids: Tensor,
+    aux: tuple[Tensor, ...],
+    context: Context,
+    prompt_tokens: int,
+    k: int,
+    n_sink: int,
+) -> list[Chain]:
+    """Draft K tokens greedily from each anchor, all anchors at once.
+
+    `anchors` [A] are the positions p of the chains and `next_ids` [A] the known tokens p+1; `aux`
+    holds one [1, A, H] tensor of captured states per layer, at slot p; `context` covers at least
+    the slots 0..max p.
+    """
+    fused = drafter.fuse(aux)
+    steps = chain_steps(
+        target,
+        drafter,
+        hidden=fused,
+        token_ids=next_ids,
+        anchors=anchors,
+        context=context,
+        k=k,
+    )
+    depths = [
+        _measure(step, anchors, prompt_tokens, context.slots, n_sink=n_sink, k=k) for step in steps
+    ]
+    chains = _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
+    if not drafter.config.reads_final_state:
+        return chains
+    chains = [replace(chain, aux_rms=None, fc_rms=None) for chain in chains]
+    if not drafter.config.eagle1:
+        return chains
+    return [replace(chain, postnorm_rms=None) for chain in chains]
+
+
+def _measure(
+    step: ChainStep, anchors: Tensor, prompt_tokens: int, slots: int, *, n_sink: int, k: int
+) -> Depth:
+    """Measure one depth."""
+    output = step.output
+    log_probs = step.logits.to(at_least_float32(step.logits.dtype)).log_softmax(-1)
+    probs = log_probs.exp()
+    masses = [class_masses(one[0], slots, prompt_tokens, n_sink) for one in output.attention]
+    distances = [
+        distance_masses(one[0], anchors, step.depth, n_sink, k) for one in output.attention
+    ]
+    return Depth(
+        token_ids=step.token_ids,
+        masses=torch.stack(masses, dim=-1),
+        distances=torch.stack(distances, dim=1),
+        in_rms=rms(step.hidden[0]),
+        prenorm_rms=rms(output.prenorm[0]),
+        postnorm_rms=rms(output.postnorm[0]),
+        fed_rms=rms(output.fed[0]),
+        top1=probs.amax(-1),
+        entropy=-(probs * log_probs).sum(-1),
+    )
+
+
+def _assemble(
+    depths: list[Depth],
+    anchors: Tensor,
+    aux: tuple[Tensor, ...],
+    normed_aux: tuple[Tensor, ...] | None,
+    fused: Tensor,
+    prompt_tokens: int,
+) -> list[Chain]:
+    """Turn [A] per depth into one record per anchor."""
+    columns = {
+        name: _rows(torch.stack([getattr(depth, name) for depth in depths], 1)) for name in BY_DEPTH
+    }
+    masses = torch.stack([depth.masses for depth in depths], 2).flatten(2)
+    columns |= {name: _rows(masses[:, index]) for index, name in enumerate(MASSES)}
+    distances = torch.stack([depth.distances for depth in depths], 1).flatten(1)
+    columns[DISTANCE_MASS] = _rows(distances)
+    tokens = torch.stack([depth.token_ids for depth in depths], 1).tolist()
+    aux_rms, fc_rms = _over_layers(aux), rms(fused[0]).tolist()
+    aux_norm_rms = _over_layers(normed_aux) if normed_aux else None
+    return [
+        Chain(
+            position=position,
+            prompt_tokens=prompt_tokens,
+            token_ids=tuple(tokens[row]),
+            aux_rms=aux_rms[row],
+            aux_norm_rms=aux_norm_rms[row] if aux_norm_rms else None,
+            fc_rms=fc_rms[row],
+            **{name: rows[row] for name, rows in columns.items()},
+        )
+        for row, position in enumerate(anchors.tolist())
+    ]
+
+
+def _over_layers(aux: tuple[Tensor, ...]) -> list[tuple[float, ...]]:
+    """Return the RMS of each captured layer, one tuple per anchor."""
+    return _rows(torch.stack([rms(layer[0]) for layer in aux], 1))
+
+
+def _rows(values: Tensor) -> list[tuple[float, ...]]:
+    return [tuple(row) for row in values.tolist()]
+
+
+@torch.no_grad()
+def replay(
+    target: Target,
+    drafter: Drafter,
+    tokens: Sequence[int],
+    prompt_tokens: int,
+    anchors: Sequence[int],
+    k: int,
+    n_sink: int = DEFAULT_N_SINK,
+) -> list[Chain]:
+    """Draft K tokens from each anchor p, given the true tokens 0..p+1 before it.
+
+    The replay is teacher-forced and vectorised over the anchors. It repeats what a run drafted at
+    position p of the same tokens, and computes in the dtype of the models.
+
+    Raises ValueError for an anchor whose next token is not among `tokens`.
+    """
+    if not anchors:
+        return []
+    if min(anchors) < 0 or max(anchors) > len(tokens) - 2:
+        raise ValueError(
+            f"anchors must lie in 0..{len(tokens) - 2}: the token after each is needed; "
+            f"got {min(anchors)}..{max(anchors)}"
+        )
+    ids = torch.tensor([list(tokens)])
+    positions = torch.tensor(list(anchors))
+    aux = target(ids[:, :-1], aux_layers=drafter.config.aux_layers).aux
+    return draft_chains(
+        target,
+        drafter,
+        anchors=positions,
+        next_ids=ids[0, positions + 1],
+        aux=tuple(layer[:, positions] for layer in aux),
+        context=drafter.context(drafter.embed(ids[:, 1:], target), drafter.fuse(aux)),
+        prompt_tokens=prompt_tokens,
+        k=k,
+        n_sink=n_sink,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +392,7 @@ class _Request:
     def _draft(self) -> Chain:
         last = len(self._ids) - 2
         self._extend_context()
-        assert self._context is not None  # noqa: S101 it was just extended
+        assert self._context is not None
         (chain,) = draft_chains(
             self._target,
             self._drafter,
@@ -369,4 +584,16 @@ def _draft_row(step: int, now: float, request: str, chain: Chain, layers: int) -
         chunked_prefill=False,
         null_mass=None,
         **{**measured, "token_ids": None},
+    )
+
+
+def described_model(folder: Path, architecture: str, dtype: str) -> Model:
+    """Return a model in a folder as a manifest describes it. Raises OSError without a config."""
+    config = (folder / "config.json").read_bytes()
+    return Model(
+        name=str(folder),
+        architecture=architecture,
+        config_digest=hashlib.sha256(config).hexdigest()[:16],
+        dtype=dtype,
+        weights_digest=weights_digest(str(folder)),
     )

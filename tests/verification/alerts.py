@@ -28,7 +28,7 @@ from support.prometheus import INTERVAL, KEEP, edited_rules, tool
 from support.waiting import free_port
 
 from driftscope_lab.trio import load_prompts
-from driftscope_lab.trio.prompts import templated, with_other_roles
+from driftscope_lab.trio.prompts import templated
 
 TIMES = {
     "5m": "20s",
@@ -159,6 +159,10 @@ def _write_config(folder: Path, scrape: int, prometheus: int, alertmanager: int,
     )
 
 
+OTHER_ROLES = {"system": "rules", "user": "human", "assistant": "reply"}
+"""Names of roles that a model never saw, for the same turns."""
+
+
 class _Traffic:
     """Clients that send one request after the other until they are stopped."""
 
@@ -184,7 +188,9 @@ class _Traffic:
             self._busy.wait()
             prompt = prompts[at % len(prompts)]
             asked = prompt.conversation(prompt.short)
-            text = with_other_roles(asked) if self.renamed else templated(asked)
+            text = templated(asked)
+            for role, other in OTHER_ROLES.items() if self.renamed else ():
+                text = text.replace(f"<|{role}|>", f"<|{other}|>")
             try:
                 self._server.complete(
                     f"{number}-{at}", prompt=text, add_special_tokens=False, max_tokens=48

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from support.engine_process.job import Job, K, Outcome
+from support.reference_engine import Chain, draft_chains
 
-from driftscope.inspect.reference.chain import Chain, draft_chains
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.trace.reader import Trace, read_trace
 from verification.situations import Ask
@@ -162,7 +162,7 @@ def _compare_request(
 
 
 class _Replay:
-    """A replay as in driftscope.inspect.reference.chain, with wrong tokens in chosen slots."""
+    """A replay as in support.reference_engine, with wrong tokens in chosen slots."""
 
     @torch.no_grad()
     def __init__(self, job: Job, tokens: list[int], prompt_tokens: int) -> None:

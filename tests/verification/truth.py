@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from support.checkpoints import load_mtp
 from support.engine_process.job import PROMPTS, Job, K, Outcome, prompts, run_jobs
+from support.reference_engine import replay
 
-from driftscope.inspect.reference.chain import replay
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.reference.layers import KVCache
 from driftscope.trace.reader import read_trace

@@ -28,22 +28,19 @@ def trio_path() -> Path:
     return Path(__file__).parent / "weights"
 
 
-def load_prompts(folder: Path | None = None) -> list[Prompt]:
-    """Return the held-out prompts of the shipped trio, or of a trio trained into `folder`."""
-    return read_prompts(folder or trio_path())
+def load_prompts() -> list[Prompt]:
+    """Return the held-out prompts."""
+    return read_prompts(trio_path())
 
 
-def encode(text: str, folder: Path | None = None) -> list[int]:
-    """Return the token ids of `text`, which contains its special tokens; nothing is added.
-
-    Uses the shipped tokenizer, or that of a trio trained into `folder`.
-    """
-    ids: list[int] = _tokenizer(folder or trio_path()).encode(text, add_special_tokens=False).ids
+def encode(text: str) -> list[int]:
+    """Return the token ids of `text`, which contains its special tokens; nothing is added."""
+    ids: list[int] = _tokenizer().encode(text, add_special_tokens=False).ids
     return ids
 
 
 @functools.cache
-def _tokenizer(folder: Path) -> Tokenizer:
+def _tokenizer() -> Tokenizer:
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_file(str(folder / "target" / "tokenizer.json"))
+    return Tokenizer.from_file(str(trio_path() / "target" / "tokenizer.json"))

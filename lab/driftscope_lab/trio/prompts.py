@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -14,21 +13,6 @@ SYSTEM: Final = "<|system|>"
 USER: Final = "<|user|>"
 ASSISTANT: Final = "<|assistant|>"
 END: Final = "<|end|>"
-PAD: Final = "<pad>"
-SPECIAL_TOKENS: Final = (BOS, SYSTEM, USER, ASSISTANT, END, PAD)
-"""Special tokens, whose ids are 0..5 in this order."""
-
-CHAT_TEMPLATE: Final = (
-    "{{ bos_token }}{% for message in messages %}"
-    "<|{{ message['role'] }}|>{% if message['role'] != 'assistant' %}{{ '\\n' }}{% endif %}"
-    "{{ message['content'] }}<|end|>"
-    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-"""Jinja template, as in `tokenizer_config.json`."""
-
-
-OTHER_ROLES = {"system": "rules", "user": "human", "assistant": "reply"}
-"""Names of roles that a model never saw, for the same turns."""
 PLAIN_ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
@@ -63,14 +47,6 @@ def templated(conversation: Conversation, *, first: str = BOS) -> str:
     return first + "".join(_turn(role, text) for role, text in conversation.turns())
 
 
-def with_other_roles(conversation: Conversation) -> str:
-    """Return the conversation in a template of the same shape whose role names are unknown."""
-    parts = [BOS]
-    for role, text in conversation.turns():
-        parts.append(f"<|{OTHER_ROLES[role]}|>\n" + ("" if text is None else f"{text}{END}"))
-    return "".join(parts)
-
-
 def in_plain_text(conversation: Conversation, *, first: str = BOS) -> str:
     """Return the conversation with its roles written out, without special tokens but the first."""
     parts = [first]
@@ -89,10 +65,6 @@ Condition = Literal["in_distribution", "plain_text_roles"]
 CONDITIONS: tuple[Condition, ...] = ("in_distribution", "plain_text_roles")
 """Two renderings of a prompt: the chat template, and its roles written out in plain text."""
 FILE = "prompts.json"
-SHORT_TOKENS = 256
-"""Longest prompt of the short form in the chat template, unless its last exchange is longer."""
-Length = Callable[[str], int]
-"""Function from a text to its number of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,25 +100,8 @@ class Prompt:
         return self.in_distribution if condition == "in_distribution" else self.plain_text_roles
 
 
-def fitting(prompt: Prompt, tokens: int, length: Length) -> int:
-    """Return the largest number of last exchanges that fit into `tokens` tokens in the chat
-    template, at least one."""
-    fits = [
-        count
-        for count in range(1, len(prompt.exchanges) + 1)
-        if length(templated(prompt.conversation(count))) <= tokens
-    ]
-    return max(fits, default=1)
-
-
-def save_prompts(prompts: Sequence[Prompt], folder: Path) -> None:
-    """Write the prompts as FILE in `folder`, one in a line."""
-    lines = [json.dumps(dataclasses.asdict(one), ensure_ascii=False) for one in prompts]
-    (folder / FILE).write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
-
-
 def read_prompts(folder: Path) -> list[Prompt]:
-    """Return the prompts that `save_prompts` wrote."""
+    """Return the prompts of a folder, from its FILE."""
     records = json.loads((folder / FILE).read_text(encoding="utf-8"))
     return [
         Prompt(**{**record, "exchanges": tuple(Exchange(**one) for one in record["exchanges"])})

@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+from support.reference_engine import (
+    MASSES,
+    Generation,
+    ReferenceRun,
+    Round,
+    generate,
+    replay,
+)
 from torch import Tensor
 from torch.nn.functional import silu
 
 from driftscope.errors import TraceError
-from driftscope.inspect.reference.chain import MASSES, PER_DEPTH, replay
 from driftscope.inspect.reference.config import (
     LATENT_DRAFTER,
     DecoderConfig,
@@ -31,12 +38,6 @@ from driftscope.inspect.reference.drafter import (
     save_drafter,
     save_target,
 )
-from support.reference_engine import (
-    Generation,
-    ReferenceRun,
-    Round,
-    generate,
-)
 from driftscope.inspect.reference.layers import (
     KVCache,
     LatentAttention,
@@ -47,6 +48,7 @@ from driftscope.inspect.reference.layers import (
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import edges_of
 from driftscope.trace.segments import RELATIVE_ERROR
+from driftscope.vocabulary import BY_DEPTH
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 SIZES = DecoderConfig(
@@ -355,7 +357,7 @@ def anew(
     aux = torch.cat(target(torch.tensor([tokens[: p + 1]]), aux_layers=(1, 2)).aux, -1)[0]
     read = as_fc_reads(drafter, aux)
     states, ids = read @ w["fc.weight"].T, tokens[: p + 2]
-    names = (*MASSES, *PER_DEPTH, "token_ids", "distance_mass")
+    names = (*MASSES, *BY_DEPTH, "token_ids", "distance_mass")
     found: dict[str, list[float]] = {name: [] for name in names}
     found["aux_norm_rms"] = [float(x.square().mean().sqrt()) for x in read[p].chunk(2)]
     for _ in range(K):
@@ -372,7 +374,7 @@ def anew(
             found["distance_mass"] += bins.tolist()
         post = normed(x[-1], w["norm.weight"])
         fed = post if config.norm_output else x[-1]
-        for name, vector in zip(PER_DEPTH[:4], (states[-1], x[-1], post, fed), strict=True):
+        for name, vector in zip(BY_DEPTH[:4], (states[-1], x[-1], post, fed), strict=True):
             found[name].append(float(vector.square().mean().sqrt()))
         probs = (w["lm_head.weight"] @ post).softmax(0)
         found["top1"].append(float(probs.max()))
@@ -472,7 +474,7 @@ def test_a_generated_chain_replays_to_the_same_figures(pair: Pair) -> None:
     ):
         assert again.token_ids == one.chain.token_ids
         assert again.prompt_tokens == one.chain.prompt_tokens == len(PROMPT)
-        for name in (*MASSES, *PER_DEPTH, "aux_rms"):
+        for name in (*MASSES, *BY_DEPTH, "aux_rms"):
             expected = getattr(one.chain, name)
             assert getattr(again, name) == pytest.approx(expected, abs=1e-10), name
 

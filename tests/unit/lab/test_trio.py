@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.reference_engine import Chain, generate
 
-from driftscope.inspect.reference.chain import Chain
 from driftscope.inspect.reference.config import EOS_ID, DecoderConfig
 from driftscope.inspect.reference.drafter import Target, load_drafter, load_target, save_target
-from support.reference_engine import generate
 from driftscope_lab.training import loop
 from driftscope_lab.training import train_drafters as training
 from driftscope_lab.training.loop import Progress
@@ -34,14 +33,12 @@ from driftscope_lab.training.train_drafters import (
     train_drafters,
 )
 from driftscope_lab.training.write_text import Draft, save
-from driftscope_lab.trio import CONDITIONS, Condition, encode, load_prompts, prompts, trio_path
+from driftscope_lab.trio import CONDITIONS, Condition, encode, load_prompts, trio_path
 from driftscope_lab.trio.prompts import (
-    SHORT_TOKENS,
     Conversation,
     Exchange,
     in_plain_text,
     templated,
-    with_other_roles,
 )
 
 VOCAB_SIZE = 1024
@@ -60,8 +57,8 @@ def test_prompts_encode_to_known_ids_behind_the_first_token(condition: Condition
         ids = encode(prompt.text(condition))
         assert ids[0] == 0
         assert max(ids) < VOCAB_SIZE
-        assert 30 <= len(ids) <= 1.1 * SHORT_TOKENS
-        special = [index for index in ids if index < len(prompts.SPECIAL_TOKENS)]
+        assert 30 <= len(ids) <= 282
+        special = [index for index in ids if index < 6]
         turns = [2, 4, 3, 4] * (prompt.short - 1) + [2, 4, 3]
         assert special == ([0, 1, 4, *turns] if condition == "in_distribution" else [0])
 
@@ -111,7 +108,6 @@ def test_an_open_conversation_ends_where_its_answer_begins() -> None:
     assert in_plain_text(OPEN, first="") == (
         "System: Be brief.\n\nUser: a\n\nAssistant: b\n\nUser: c\n\nAssistant:"
     )
-    assert with_other_roles(OPEN).endswith("<|human|>\nc<|end|><|reply|>\n")
 
 
 SHIPPED_BYTES = 12_000_000

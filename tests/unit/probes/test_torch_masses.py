@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.reference_engine import MASSES as REFERENCE_MASSES
 from support.runs import Spec, manifest
 from support.tiny_drafter import (
     HEADS,
@@ -27,7 +28,6 @@ from support.tiny_drafter import (
     on_host,
 )
 
-from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope.inspect.reference.chain import class_masses
 from driftscope.trace.manifest import SINK_SOUGHT, read_manifest
 from driftscope.trace.reader import Trace, read_trace

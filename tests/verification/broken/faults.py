@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from support.checkpoints import changed, fields, shifted_layers, without
+from support.reference_engine import Chain, Generation, ReferenceRun, Round, leading_matches, replay
 from torch import Tensor, nn
 
-from driftscope.inspect.reference.chain import Chain, replay
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.reference.drafter import (
     Drafter,
@@ -24,7 +24,6 @@ from driftscope.inspect.reference.drafter import (
     save_drafter,
     save_target,
 )
-from support.reference_engine import Generation, ReferenceRun, Round, leading_matches
 from driftscope.inspect.reference.layers import Rotary
 from driftscope_lab.trio import encode, load_prompts, trio_path
 from verification.truth import continue_greedily

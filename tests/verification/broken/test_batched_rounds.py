@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.reference_engine import Round, generate
 
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target
-from support.reference_engine import Round, generate
 from driftscope_lab.trio import encode, load_prompts, trio_path
 from verification.broken.faults import batched_rounds
 from verification.truth import continue_greedily

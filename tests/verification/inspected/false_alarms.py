@@ -28,13 +28,13 @@ from support.checkpoints import (
     fields,
     speculators_names,
 )
+from support.reference_engine import generate
 
 from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope.inspect.checkpoints import open_target
 from driftscope.inspect.inspection import Answer
 from driftscope.inspect.reference.config import PAD_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target, save_drafter
-from support.reference_engine import generate
 from driftscope.inspect.trial.trial import Bench
 from driftscope_lab.training.text import Batch
 from driftscope_lab.training.train_drafters import Teacher, draft_loss

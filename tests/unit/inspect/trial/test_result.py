@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.checkpoints import TARGET
 from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
+from support.reference_engine import Chain, replay
 from transformers import AutoTokenizer
 
 from driftscope.analysis.statistics.drift import Answer, Estimate
@@ -21,7 +22,6 @@ from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.result import Certainty, CheckResult, Level
-from driftscope.inspect.reference.chain import Chain, replay
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
 from driftscope.inspect.trial.inside import Confidence, Inside, InsideSums, inside_of
