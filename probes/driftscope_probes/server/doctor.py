@@ -54,6 +54,7 @@ and transformers then cannot import Llama."""
 MTP = "mtp"
 """vLLM's name of the method for the heads of DeepSeek, MiMo and others, each with a name of its own
 that ends like this."""
+SUFFIX = "suffix"
 _RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _DRAFTERS = "_SPECULATIVE_DECODING_MODELS"
 """vLLM's table of the drafters' architectures: architecture -> (module, class)."""
@@ -370,6 +371,8 @@ def _vllm() -> Iterator[Check]:
 
 def target_check(model: str) -> Check:
     """Check that a target on this machine has a config."""
+    if fault := "it has no name" if not model.strip() else _no_model(model):
+        return problem("target", fault, "give a folder, or the name of a repository")
     if not Path(model).is_dir():
         detail = f"{model} is no folder on this machine, so it is not examined"
         return fact("target", detail)
@@ -434,8 +437,11 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
         return unknown_drafter(support.unknown_method(f"{method}{' in parallel' * parallel}"))
     folder = str(given.get("model") or (target if method == MTP else ""))
     config = config_of(folder)
-    if Path(folder).is_absolute() and not Path(folder).exists():
-        return problem("drafter", f"{folder} does not exist", "give the drafter's folder")
+    if fault := _no_model(folder):
+        return problem("drafter", fault, "give the drafter's folder")
+    if method == SUFFIX and importlib.util.find_spec("arctic_inference") is None:
+        hint = "pip install arctic-inference, in the version that vLLM names at its start"
+        return problem("drafter", "suffix decoding needs Arctic Inference, which is missing", hint)
     if given.get(_TOKENS) is None and method in _COUNTED_BY_HAND and not _OWN_COUNT & set(config):
         hint = f'add "{_TOKENS}": 3, or as many as the drafter was trained for'
         return problem("drafter", f"vLLM asks for {_TOKENS} with method {method}", hint)
@@ -485,9 +491,17 @@ def _refused(given: Mapping[str, object], folder: Path) -> Check | None:
     tokens, model = given.get(_TOKENS), given.get("model")
     if tokens is not None and not _is_positive(tokens):
         return problem("drafter", f"{_TOKENS} is {tokens}", "give a whole number from 1 on")
-    if model is not None and not isinstance(model, str):
-        return problem("drafter", f"model is {model}", "give one folder or repository")
+    if model is not None and (not isinstance(model, str) or not model.strip()):
+        return problem("drafter", f"model is {model!r}", "give one folder or repository")
     return None
+
+
+def _no_model(path: str) -> str | None:
+    """Return why no model can be at a path of this machine; None for one, or for a repository."""
+    place = Path(path)
+    if place.is_dir() or place.is_file() or not (place.is_absolute() or place.exists()):
+        return None
+    return f"{path} {'is no folder and no file' if place.exists() else 'does not exist'}"
 
 
 def _is_positive(value: object) -> bool:

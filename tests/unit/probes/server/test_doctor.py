@@ -150,6 +150,9 @@ def test_a_method_that_vllm_does_not_have_is_not_ready(vllm: Path) -> None:
         ({"num_speculative_tokens": None}, "asks for num_speculative_tokens with method ngram"),
         ({"model": ["a"]}, "model is ['a']"),
         ({"model": "/nowhere"}, "/nowhere does not exist"),
+        ({"model": "/dev/null"}, "/dev/null is no folder and no file"),
+        ({"model": " "}, "model is ' '"),
+        ({"method": "suffix"}, "suffix decoding needs Arctic Inference"),
         ({"num_speculative_tokens": "3", "rejection_sample_method": "block"}, ""),
     ],
 )
@@ -165,8 +168,16 @@ def test_an_option_that_vllm_refuses_is_not_ready(
         "    method: SpeculativeMethod | None = None\n"
         '    rejection_sample_method: RejectionSampleMethod = "standard"\n',
     )
-    answer = _answer(method="ngram", **given)
+    answer = _answer(**{"method": "ngram", **given})
     assert words in answer and answer.startswith("not ready" if words else "ready")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"), [("", "it has no name"), ("/dev/null", "/dev/null is no folder")]
+)
+def test_a_target_that_cannot_be_a_model_is_not_ready(vllm: Path, target: str, words: str) -> None:
+    checks = {check.topic: check for check in examine_server(target, [])}
+    assert checks["target"].ok is False and checks["target"].detail.startswith(words)
 
 
 SPECULATOR = {
