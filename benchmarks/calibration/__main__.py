@@ -16,7 +16,14 @@ from typing import Any
 
 from benchmarks.calibration.attention_drift import ATTENTION_DRIFT, ATTENTION_SINKS
 from benchmarks.calibration.causes import ABLATIONS, CIRCUMSTANCES, NEAR_MISSES, TEXT_KINDS
-from benchmarks.calibration.changes import CHANGES, OF_REPLICAS, OVER_TIME, UNFINISHED, WITH_UPDATES
+from benchmarks.calibration.changes import (
+    CHANGES,
+    OF_REPLICAS,
+    OF_SAME_PROMPTS,
+    OVER_TIME,
+    UNFINISHED,
+    WITH_UPDATES,
+)
 from benchmarks.calibration.comparisons import COMPARISONS
 from benchmarks.calibration.confidence import CONFIDENCE
 from benchmarks.calibration.depths import ALONG_CHAIN, MIX_CHANGES, RISK_SETS, SEVERAL_K
@@ -52,6 +59,7 @@ TABLES = {
         OVER_TIME,
         WITH_UPDATES,
         OF_REPLICAS,
+        OF_SAME_PROMPTS,
         RISK_SETS,
         ALONG_CHAIN,
         CUT_DRAFTS,

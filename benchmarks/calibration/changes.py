@@ -308,6 +308,56 @@ WITH_UPDATES = Table(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamePrompts:
+    """Two runs that answered the same prompts in one order: the shifts of the later half."""
+
+    run: float
+    other: float
+
+
+SAME_PROMPTS = {
+    "later prompts are harder": SamePrompts(run=-1.5, other=-1.5),
+    "one run falls": SamePrompts(run=-1.5, other=0.0),
+    "neither falls": SamePrompts(run=0.0, other=0.0),
+}
+
+
+def of_same_prompts(truth: SamePrompts, seed: int) -> Figures:
+    """Return whether the moment is blamed for a fall of the first run."""
+    base = Truth(requests=96, rounds=12)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [
+            summarise(read_trace(simulate(Path(folder) / name, made)), name)
+            for name, made in (
+                ("run", replace(base, seed=seed, change=(0.5, truth.run))),
+                ("other", replace(base, seed=9000 + seed, change=(0.5, truth.other))),
+            )
+        ]
+    blamed = [
+        finding
+        for finding in conclude(runs).findings
+        if finding.id in ("acceptance_drops", "acceptance_moves")
+        and finding.runs == ("run",)
+        and finding.severity in (Severity.MEDIUM, Severity.HIGH)
+    ]
+    return {"blamed": bool(blamed)}
+
+
+def _of_moment(truth: SamePrompts, row: Figures, trials: int) -> Iterator[Rate]:
+    rate = power if truth.run < truth.other else false
+    yield rate("the moment is blamed", row["blamed"], trials)
+
+
+OF_SAME_PROMPTS = Table(
+    name="same_prompts",
+    title="Two runs of the same prompts, {trials} pairs each: share of answers",
+    worlds=SAME_PROMPTS,
+    figures=mean_of(of_same_prompts),
+    rates=_of_moment,
+)
+
+
 TWO_REPLICAS = Truth(requests=240, rounds=12, replicas=2)
 _TWO_LABELS = (Prompts(label="easy", shift=0.6), Prompts(label="hard", shift=-0.6))
 REPLICAS = {

@@ -108,6 +108,8 @@ def _print_figures(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) ->
         for figures in every[:MOST_PARTS]:
             table.add_row(Text(_name(path, figures)), *_cells(figures))
     console.print(table)
+    if words := _to_one_depth(found):
+        console.print(Text(words, "bold yellow"))
     for path, reader, every in found:
         console.print(Text(f"{shown(path.name)}: {reader.title}", "bold"))
         if len(every) > MOST_PARTS:
@@ -123,6 +125,26 @@ def _print_figures(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) ->
                     console.print(Text(f"  {part}{words}", style))
                 elif figures is every[0]:
                     console.print(Text(f"  {words}", style))
+
+
+def _to_one_depth(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> str | None:
+    """Return the acceptance lengths to the depth that all reach, in words; None if all of them are
+    of one number of draft tokens."""
+    rates = {
+        _name(path, figures): [rate for rate in figures.marginal if rate is not None]
+        for path, _, every in found
+        for figures in every[:MOST_PARTS]
+        if figures.mean_length is not None and figures.marginal
+    }
+    depths = {len(by_depth) for by_depth in rates.values()}
+    if len(depths) < 2:
+        return None
+    depth = min(depths)
+    lengths = (f"{name} {1 + sum(rate[:depth]):.2f}" for name, rate in rates.items())
+    return (
+        "lengths of different numbers of draft tokens do not compare; to depth "
+        f"{depth} they are {', '.join(lengths)}"
+    )
 
 
 def _print_formats(readers: Iterable[Reader]) -> None:

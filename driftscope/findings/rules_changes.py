@@ -20,6 +20,7 @@ from driftscope.analysis.figures.change_points import (
     Level,
 )
 from driftscope.analysis.number_words import count, lasted, listed, number, percent
+from driftscope.analysis.pairing import pair_sides
 from driftscope.analysis.query.weight_updates import Update
 from driftscope.analysis.statistics.changes import LEAST
 from driftscope.analysis.statistics.intervals import Interval
@@ -116,7 +117,8 @@ decay."""
     "better than a slope. If the served weights were updated then, the finding names the update. "
     "The moment is estimated from the data. Kind: label, context length, structured output, "
     "temperature and batch size. It is of high severity only if sessions that "
-    "go on across the moment, or prompts that come again, show it as well.",
+    "go on across the moment, or prompts that come again, show it as well, and for information if "
+    "another run that answered the same prompts falls at the same ones.",
     thresholds=(DROPPED_BELOW, _ALPHA, UPDATE_BY_CHANCE),
     need=_ENOUGH,
 )
@@ -138,12 +140,17 @@ def acceptance_drops(case: Case) -> Finding | None:
         assumed=_assumed(changes, drop),
     )
     under = f' under "{label}"' if label else ""
-    doubt = "" if confirming(drop) else _else_between(case, drop.time_s, label)
+    harder = _fell_elsewhere(case, drop)
+    doubt = "" if confirming(drop) else harder or _else_between(case, drop.time_s, label)
     felt = not label and drop.after < FELL_BELOW.value * drop.before
     update = _update_at(case, drop.time_s)
     return Finding(
         title="" if update is None else "Acceptance drops with an update of the weights",
-        severity=severity_of(drop) if not doubt else Severity.MEDIUM if felt else Severity.INFO,
+        severity=severity_of(drop)
+        if not doubt
+        else Severity.MEDIUM
+        if felt and not harder
+        else Severity.INFO,
         answer=Answer.CANNOT_TELL if doubt else Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds of requests{under} that start before {_moment(drop.time_s)} "
         f"({lasted(since_s)} into the run) yield {number(drop.before)} tokens, rounds of later "
@@ -156,7 +163,9 @@ def acceptance_drops(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice=_ADVICE_OF_UPDATE
+        advice=_HARDER_PROMPTS
+        if harder
+        else _ADVICE_OF_UPDATE
         if update is not None
         else f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
         "other weights, templates or sampling parameters, another kind of traffic. Use --since to "
@@ -164,11 +173,17 @@ def acceptance_drops(case: Case) -> Finding | None:
         cost_tps=case.cost_of_losing(
             [level for level in changes.levels if level.start_s >= drop.time_s], drop.before
         ),
-        headline=Headline.WORSE if felt and trust is not Trust.LOW else Headline.NEVER,
+        headline=Headline.WORSE
+        if felt and not harder and trust is not Trust.LOW
+        else Headline.NEVER,
         estimate=drop.after / drop.before,
     )
 
 
+_HARDER_PROMPTS = (
+    "Nothing to fix. A list of prompts in an order, such as one sorted by task, looks like this: "
+    "shuffle it, or send it several times."
+)
 _ADVICE_OF_UPDATE = (
     "A drafter predicts the weights that it was trained with: send the drafter's own new weights "
     "with each update of the target, or train it again on the new target. `--by weights` shows "
@@ -197,6 +212,31 @@ def _updated(update: Update | None) -> str:
         return ""
     models = listed([f"the {model}" for model in update.models])
     return f"; {models} got other weights at {_moment(update.time_s)} ({update.name})"
+
+
+def _fell_elsewhere(case: Case, drop: ChangePoint) -> str:
+    """Return a clause on another run that answered the same prompts and loses at least half as much
+    at those of the later requests: the prompts are harder then; "" if there is none."""
+    side, share = case.run.side, kept_after(drop)[0]
+    if side is None or side.requests is None:
+        return ""
+    for other in case.others:
+        pairing = pair_sides(side, other.side) if other.side is not None else None
+        if other.side is None or pairing is None or not len(pairing.first):
+            continue
+        early = side.requests.arrival_s[pairing.first] < drop.time_s
+        rounds = other.side.rounds
+        tokens, weights = rounds.comparable_tokens()[:, 0], rounds.rounds
+        rows = [np.isin(rounds.request, pairing.second[which]) for which in (early, ~early)]
+        if not all(weights[row].sum() for row in rows):
+            continue
+        before, after = (tokens[row].sum() / weights[row].sum() - 1 for row in rows)
+        if before > 0 and after / before <= (1 + share) / 2:
+            return (
+                f"; {other.label}, which answered the same prompts, keeps "
+                f"{percent(after / before)} at those of the later requests: they are harder"
+            )
+    return ""
 
 
 def _else_between(case: Case, time_s: float, label: str) -> str:
@@ -264,15 +304,20 @@ def acceptance_moves(case: Case) -> Finding | None:
     explanation = explanation_of(changes)
     if moved is None or explanation is None:
         return None
-    sure = fall is not None and is_sure(changes, fall)
+    harder = "" if fall is None else _fell_elsewhere(case, fall)
+    sure = fall is not None and not harder and is_sure(changes, fall)
     return Finding(
-        severity=Severity.INFO if fall is None else Severity.MEDIUM,
+        severity=Severity.INFO if fall is None or harder else Severity.MEDIUM,
         title="" if fall is None else "Acceptance fell with the traffic",
-        statement=f"{_moved_words(changes, moved, fall)}: {explanation.why}{_came(moved)}",
+        statement=f"{_moved_words(changes, moved, fall)}: {explanation.why}{_came(moved)}{harder}",
         evidence=_evidence(changes, moved),
         confidence=Trust.MEDIUM if sure or (fall is None and changes.keyed) else Trust.LOW,
         because="sessions are recorded" if changes.keyed else _assumed(changes, moved)[0],
-        advice=explanation.advice if fall is None else _look(changes, fall, explanation),
+        advice=_HARDER_PROMPTS
+        if harder
+        else explanation.advice
+        if fall is None
+        else _look(changes, fall, explanation),
         headline=Headline.WORSE if sure else Headline.NEVER,
         estimate=None if fall is None else fall.after / fall.before,
     )

@@ -187,6 +187,28 @@ def test_a_drop_is_told_with_what_is_left_at_the_same_mix(tmp_path: Path) -> Non
     assert not {"acceptance_drops", "acceptance_moves"} & set(_findings(flat))
 
 
+@pytest.mark.parametrize("elsewhere", [-1.5, 0.0])
+def test_a_fall_that_another_run_shows_on_the_same_prompts_is_theirs(
+    tmp_path: Path, elsewhere: float
+) -> None:
+    truth = Truth(requests=96, rounds=12, change=(0.5, -1.5))
+    runs = [
+        summarise(read_trace(simulate(tmp_path / name, made)), name)
+        for name, made in (
+            ("run", truth),
+            ("other", replace(truth, seed=9001, change=(0.5, elsewhere))),
+        )
+    ]
+    (drop,) = [
+        finding
+        for finding in conclude(runs).findings
+        if finding.id == "acceptance_drops" and finding.runs == ("run",)
+    ]
+    assert drop.severity is (Severity.INFO if elsewhere else Severity.MEDIUM)
+    assert ("other, which answered the same prompts, keeps" in drop.statement) == bool(elsewhere)
+    assert drop.advice.startswith("Nothing to fix." if elsewhere else "Look at")
+
+
 def test_prompts_that_do_not_decide_are_told_with_how_many_would() -> None:
     made = [each for each in _made(WORLDS["other traffic, canary"]) if each]
     told = [explanation_of(each) for each in made if moves(each)]

@@ -351,6 +351,23 @@ def test_two_files_stand_side_by_side() -> None:
     assert "since the server's start" in text and "no interval: the file has sums only" in text
 
 
+def test_lengths_of_different_numbers_of_draft_tokens_are_shown_to_one_depth(
+    tmp_path: Path,
+) -> None:
+    lengths = {"short": [4, 2, 1, 4], "long": [7, 2, 1, 4], "again": [3, 1, 4, 4]}
+    for name, accepted in lengths.items():
+        answer = {"choices": [{"accept_lengths": accepted, "turns": [""]}], "question_id": 1}
+        (tmp_path / name).write_text(json.dumps(answer) + "\n")
+
+    def said(*names: str) -> str:
+        done = CliRunner().invoke(app, ["ingest", *(str(tmp_path / name) for name in names)])
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    assert "to depth 3 they are short 2.75, long 2.75" in said("short", "long")
+    assert "do not compare" not in said("short", "again")
+
+
 def test_the_document_follows_its_schema() -> None:
     every = sorted(str(path) for path in SAMPLES.iterdir())
     done = CliRunner().invoke(app, ["ingest", *every, "--json"])
