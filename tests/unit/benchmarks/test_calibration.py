@@ -66,8 +66,8 @@ def test_a_cause_that_is_mistaken_is_a_breach(figures: dict[str, float], words: 
 @pytest.mark.parametrize(
     ("table", "trials"),
     [
-        ("gate", 60),
-        ("within_request", 200),
+        ("gate", 20),
+        ("within_request", 60),
         ("k_advice", 20),
         ("cut_anew", 2),
         ("ablations", 10),

@@ -55,15 +55,16 @@ def test_the_file_is_followed_and_the_status_says_so_on_an_idle_engine(parts: Pa
     assert status.control["every"] == 8
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"every": 0}', '{"new": 1}', " " * 70_000, '"\udcff'])
-def test_a_file_that_is_wrong_is_counted_once_and_shown(parts: Parts, text: str) -> None:
-    whole = parts.run / "whole"
-    whole.write_bytes(text.encode("utf-8", "surrogateescape"))
-    whole.rename(parts.run / CONTROL)  # in one step: half a file would be a second one
-    parts.until(lambda: parts.status().errors == {"control": 1})
+def test_a_file_that_is_wrong_is_counted_once_and_shown(parts: Parts) -> None:
+    texts = ["{", "[]", '{"every": 0}', '{"new": 1}', " " * 70_000, '"\udcff']
+    for number, text in enumerate(texts, start=1):
+        whole = parts.run / "whole"
+        whole.write_bytes(text.encode("utf-8", "surrogateescape"))
+        whole.rename(parts.run / CONTROL)  # in one step: half a file would be a second one
+        parts.until(lambda n=number: parts.status().errors == {"control": n})
     time.sleep(1.2)  # two more looks
     status = parts.status()
-    assert status.errors == {"control": 1}
+    assert status.errors == {"control": len(texts)}
     assert CONTROL in (status.first_error or "")
     assert (parts.sampler.every, parts.sampler.recording) == (1, True)
     ask(parts.run, Change(every=3))

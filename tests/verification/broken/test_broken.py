@@ -9,7 +9,7 @@ from driftscope.findings.finding import Severity, Trust
 from verification.broken.faults import EAGLE31, FAULTS, HEALTHY
 from verification.broken.table import Row, rows, show
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.nightly]
 
 DEAD = ("d2t shifted", "d2t zero", "head permuted", "other target")
 LIKELIEST = {

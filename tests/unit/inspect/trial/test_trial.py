@@ -72,6 +72,7 @@ def _trial(drafter: Path) -> Trial:
     return run_trial(open_drafter(str(drafter)), open_target(str(TARGET)).layers, _bench, K)
 
 
+@pytest.mark.nightly
 def test_acceptance_is_that_of_the_reference_engine() -> None:
     target, drafter = load_target(TARGET), load_drafter(trio_path() / "eagle31")
     tokens = rounds = 0
@@ -106,6 +107,7 @@ def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) 
     assert json.loads((tmp_path / "fixed.json").read_text()) == shipped
 
 
+@pytest.mark.nightly
 def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", "eagle31", config=shifted_layers(-1))
     best = best_repair(_trial(path))
@@ -122,6 +124,7 @@ def test_a_mistake_in_the_weights_is_named(tmp_path: Path) -> None:
     assert best.repair.weights
 
 
+@pytest.mark.nightly
 def test_a_drafter_that_no_repair_helps_is_named_as_such(tmp_path: Path) -> None:
     def other(state: State) -> None:
         source = torch.Generator().manual_seed(3)
@@ -160,6 +163,7 @@ def _listened_trial(drafter: Path, listener: TrialListener) -> Trial:
     return run_trial(open_drafter(str(drafter)), 4, _stopping_bench, K, listener=listener)
 
 
+@pytest.mark.nightly
 def test_repairs_before_it_are_kept_and_the_others_are_named(tmp_path: Path) -> None:
     broken = changed(tmp_path / "a", config=lambda fields: fields.update(norm_output=False))
     whole, cut = (
@@ -217,6 +221,7 @@ def test_prompts_as_trained_give_nothing() -> None:
     assert not _found(trial)
 
 
+@pytest.mark.nightly
 def test_prompts_without_the_first_token_are_tried_with_it() -> None:
     trial = _rendered_trial(trio_path() / "eagle31", _encoded(1))
     assert [rendering.rendering.id for rendering in trial.renderings] == ["first_token_on"]
@@ -442,6 +447,7 @@ def _with_fields(drafter: Path, path: Path, **fields: Any) -> Path:
     return path
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "repairs"),
     [
@@ -501,6 +507,7 @@ WORSE, APART = {"eagle1": 0.6, "mtp": 0.8}, {"eagle1": 0.01, "mtp": 0.05}
 the repaired length from the healthy one."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "repair"), [(name, repair) for name, made in MISTAKES.items() for repair in made]
 )
@@ -576,6 +583,7 @@ def _uneven_final_norm(state: State) -> None:
     state[f"{HEAD}hidden_layernorm.weight"] *= scale.square().mean().sqrt() / scale
 
 
+@pytest.mark.nightly
 def test_a_head_trained_on_normed_states_is_named(tmp_path: Path) -> None:
     plain = _with_tokenizer(mtp_checkpoint(tmp_path / "mimo", normed=True))
     path = planted(plain, tmp_path, _uneven_final_norm)
@@ -596,6 +604,7 @@ def test_several_heads_are_not_run(mtp: Kind, tmp_path: Path) -> None:
         as_served(open_drafter(str(path)), 6)
 
 
+@pytest.mark.nightly
 def test_a_repair_of_a_head_is_not_written(mtp: Kind, tmp_path: Path) -> None:
     checkpoint, into = str(mtp.drafter), str(tmp_path / "repaired.json")
     command = ["inspect", checkpoint, "--target", checkpoint, "--write-config", into]
@@ -604,6 +613,7 @@ def test_a_repair_of_a_head_is_not_written(mtp: Kind, tmp_path: Path) -> None:
     assert not Path(into).exists()
 
 
+@pytest.mark.nightly
 def test_the_model_type_of_published_checkpoints_is_loaded(mtp: Kind, tmp_path: Path) -> None:
     """transformers does not know it without code from the repository."""
     path = _with_fields(mtp.drafter, tmp_path / "published", model_type="mimo")
