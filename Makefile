@@ -20,7 +20,7 @@ help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/installed ## install into .venv, serve a small model without and with two drafters in live vLLM, write the report
-	$(BIN)/driftscope pays trio --drafter EAGLE-3=eagle3 --drafter EAGLE-3.1=eagle31 -k 8 --limit 64 --concurrency 1 --rounds 1 || [ $$? -ge 3 ]
+	$(BIN)/driftscope pays trio --drafter EAGLE-3=eagle3 --drafter EAGLE-3.1=eagle31 -k 4,8 --limit 64 --concurrency 1 --rounds 1 || [ $$? -ge 3 ]
 
 demo-real: $(VENV)/installed ## the same question of a real model, SmolLM2-135M (93 MB, fetched once), and two drafters (5 minutes and the install)
 	$(BIN)/driftscope pays smollm2 --drafter EAGLE-3=eagle3 --drafter EAGLE-3.1=eagle31 --limit 40 --concurrency 1 --rounds 1 --keep-texts || [ $$? -ge 3 ]

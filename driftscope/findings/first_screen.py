@@ -204,13 +204,17 @@ def plain_screen(run: BaselineRun, served: Finding) -> FirstScreen:
 
 
 def _marks(findings: Sequence[Finding]) -> tuple[tuple[Topic, Answer], ...]:
-    worst: dict[Topic, Answer] = {}
+    """Return the worst answer to each topic, but whether speculation pays with some drafter."""
+    given: dict[Topic, list[Answer]] = {}
     for finding in findings:
         if finding.answer is None or (finding.topic is Topic.PAYS and finding.reference):
             continue
-        known = worst.get(finding.topic, finding.answer)
-        worst[finding.topic] = min(known, finding.answer, key=list(Answer).index)
-    return tuple((topic, worst[topic]) for topic in Topic if topic in worst)
+        given.setdefault(finding.topic, []).append(finding.answer)
+    return tuple(
+        (topic, (max if topic is Topic.PAYS else min)(given[topic], key=list(Answer).index))
+        for topic in Topic
+        if topic in given
+    )
 
 
 def _place(told: Finding) -> tuple[int, float]:

@@ -26,8 +26,8 @@ from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.catalogue import Analysis, conclude
-from driftscope.findings.finding import Answer, Topic
-from driftscope.findings.first_screen import FirstScreen, State
+from driftscope.findings.finding import Answer, Finding, Topic
+from driftscope.findings.first_screen import FirstScreen, State, _marks
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
 from driftscope_reports.html import to_html
@@ -281,6 +281,22 @@ def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> Non
     assert screen.state in (State.ACT, State.LOOK)
     title = screen.cause.partition(":")[0]
     assert screen.actions[0].title.lower() == title.lower()
+
+
+def test_pays_is_answered_yes_if_some_drafter_pays_and_other_topics_by_the_worst() -> None:
+    def told(topic: Topic, answer: Answer | None, reference: str = "") -> Finding:
+        return Finding(topic=topic, answer=answer, reference=reference)
+
+    given = [
+        told(Topic.PAYS, Answer.NO),
+        told(Topic.PAYS, Answer.YES),
+        told(Topic.PAYS, Answer.NO, "other"),
+        told(Topic.WHERE, Answer.YES),
+        told(Topic.WHERE, Answer.NO),
+        told(Topic.ACCEPTANCE, None),
+    ]
+    assert _marks(given) == ((Topic.PAYS, Answer.YES), (Topic.WHERE, Answer.NO))
+    assert _marks(given[:1]) == ((Topic.PAYS, Answer.NO),)
 
 
 @pytest.mark.slow
