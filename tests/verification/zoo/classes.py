@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from support.every_drafter import ALL, LAYERS, V, write
+from support.every_drafter import ALL, LAYERS, TARGET, V, write
 
 from driftscope_probes.server.doctor import drafter_classes, vllm_folder
 from verification.zoo.compare import CLASSES, Anatomy, _classes, _index, _rms
@@ -50,8 +50,10 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
     tag = name
     name, _, plant = tag.partition("+")
     drafter, target = write(folder / f"{tag}-{runner}-{probe}", name, {})
-    if name in ON_LATENT:
-        (target / "config.json").write_text(json.dumps(LATENT_TARGET))
+    if name in ON_ANOTHER:
+        target = drafter.parent / "plain"
+        target.mkdir()
+        (target / "config.json").write_text(json.dumps(plain_target(name)))
     nested = bf16 = False
     for path in {drafter, target}:
         config = path / "config.json"
@@ -59,9 +61,9 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
         config.write_text(json.dumps(changed))
         know_config(changed)
         nested |= "text_config" in changed
-        bf16 |= "linear_attention" in json.dumps(changed)
-    if plant:
-        PLANTS[plant]()
+        bf16 |= "linear_attention" in json.dumps(changed) or name == "InklingMTPModel"
+    for change in filter(None, (REPAIRS.get(name), PLANTS.get(plant))):
+        change()
     run = folder / f"{tag}-{runner}-run"
     if probe:
         os.environ |= {"DRIFTSCOPE_TRACE": str(run), "DRIFTSCOPE_EVERY": "1"}
@@ -215,6 +217,8 @@ def served_here(config: Any) -> Any:
         changed |= {"num_attention_heads": 2, "num_key_value_heads": 2}
     if "swa_head_dim" in changed:
         changed |= {"sliding_window_size": 128, "n_routed_experts": 1}
+    if "sparse_attention_config" in changed:  # its experts have an activation of their own
+        changed |= {"moe_layer_freq": [0, 0, 0]}
     if changed.get("model_type") == "bailing_hybrid":
         changed |= {"short_conv_kernel_size": 4}
     if "kv_lora_rank" in changed:
@@ -272,13 +276,51 @@ def finish_dummies(loader: Any) -> None:
     loader.load_weights = load
 
 
-ON_LATENT = (
+ON_ANOTHER = (
     "Eagle3DeepseekV2ForCausalLM",
     "EagleMistralLarge3ForCausalLM",
     "EagleDeepSeekMTPModel",
+    "Dots3NoteMTPModel",
+    "BailingMoeV3MTPModel",
+    "BailingMoeV25MTPModel",
+    "MiniMaxM3MTP",
+    "InklingMTPModel",
+    "NemotronHMTPModel",
+    "LongCatFlashMTPModel",
+    "InternS2MobiusMTP",
+    "KimiK3MTPModel",
+    "MiMoV2OmniMTPModel",
+    "Gemma4DSparkModel",
 )
-"""Drafters with latent attention, whose blocks have another size on a CPU than those of a Llama."""
-LATENT_TARGET = {**ALL["DeepSeekMTPModel"].target, "num_hidden_layers": LAYERS}
+"""Drafters that draft for a plain target: a CPU does not run their own, or gives its cache blocks
+of another size than theirs."""
+LATENT_TARGET = ALL["DeepSeekMTPModel"].target
+
+
+NAMED_LIKE_TARGET = ("MiniMaxM3MTP", "Gemma4DSparkModel")
+"""Drafters whose layers have the names of a plain target's: theirs is within a model for images."""
+IMAGES_TARGET = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "model_type": "llava",
+    "image_token_index": 3,
+    "torch_dtype": "float32",
+    "vision_config": {"model_type": "clip_vision_model"},
+}
+
+
+def plain_target(name: str) -> dict[str, Any]:
+    """Return the config of a plain target with attention like that of a drafter, and with the
+    fields that heads read from it."""
+    tiny = ALL[name]
+    own = tiny.drafter or tiny.target
+    fields = own.get("text_config", own)
+    plain = LATENT_TARGET if "kv_lora_rank" in fields else TARGET
+    if tiny.drafter:
+        whole = {**plain, "num_hidden_layers": LAYERS}
+    else:
+        kind = {key: plain[key] for key in ("architectures", "model_type", "hidden_act")}
+        whole = {**plain, **fields, **kind}
+    return {**IMAGES_TARGET, "text_config": whole} if name in NAMED_LIKE_TARGET else whole
 
 
 def _glm_normed() -> None:
@@ -318,10 +360,19 @@ def _qwen_unnormed() -> None:
     whole.compute_logits = lambda self, x, *a, **kw: logits(self, self.model.norm(x), *a, **kw)
 
 
-IMAGES = tuple(f"torchvision{part}" for part in ("", ".transforms", ".transforms.v2"))
+def _pangu_alone() -> None:
+    """Give its layer what the forward of DeepSeek's head, its base, reads."""
+    from vllm.model_executor.models.openpangu import OpenPanguDecoderLayer
+
+    OpenPanguDecoderLayer.use_sequence_parallel_moe = False
+
+
+IMAGES = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2")
 """Modules that vLLM's CPU build does not load, and that targets with images import."""
 PLANTS = {"normed": _glm_normed, "unnormed": _qwen_unnormed}
 """Changes of vLLM's own classes in the process that serves."""
+REPAIRS = {"OpenPanguMTPModel": _pangu_alone}
+"""Repairs of classes that fail in vLLM 0.32.0 on every device."""
 PLANTED = ("Glm4MoeMTPModel+normed", "Qwen3NextMTP+unnormed")
 GAIN = 3.0
 """Factor of matrices, so that a residual stream is clearly larger than what a norm makes of it."""

@@ -9,6 +9,7 @@ import functools
 import importlib.metadata
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -55,6 +56,19 @@ def _check_no_overflow(interpreter: Any) -> None:
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
 
 
+def _take_any_mask(interpreter: Any) -> None:
+    """Take masks that the interpreter keeps as integers, such as those of `a & (b >= 0)`."""
+    memory = interpreter._interpreter
+
+    def load(ptrs: Any, mask: Any, other: Any, dtype: Any) -> Any:
+        return memory.load(ptrs, mask.astype(bool), other, dtype)
+
+    def store(ptrs: Any, values: Any, mask: Any) -> Any:
+        return memory.store(ptrs, values, mask.astype(bool))
+
+    interpreter._interpreter = SimpleNamespace(**{**vars(memory), "load": load, "store": store})
+
+
 if os.environ.get("DRIFTSCOPE_TEST_TRITON_ON_CPU") == "1":
     os.environ["TRITON_INTERPRET"] = "1"
     importlib.metadata.version = _named_like_its_module(importlib.metadata.version)
@@ -73,3 +87,4 @@ if os.environ.get("DRIFTSCOPE_TEST_TRITON_ON_CPU") == "1":
 
     _patch_once(interpreter)
     _check_no_overflow(interpreter)
+    _take_any_mask(interpreter)
