@@ -89,8 +89,10 @@ class AttentionImpl:
 
     scale = SCALE
 
-    def forward(self, *call: Any) -> torch.Tensor:
-        _layer, query, key, value, cache, meta = call
+    def forward(
+        self, _layer: Any, query: Any, key: Any, value: Any, kv_cache: Any, attn_metadata: Any
+    ) -> torch.Tensor:
+        cache, meta = kv_cache, attn_metadata
         if meta is None:
             return torch.zeros_like(query).flatten(1)
         block = meta.block_table[meta.request, meta.position // BLOCK_SIZE].long()

@@ -637,13 +637,25 @@ def open_drafter(
         )
         # Several MTP modules may be loaded; the runners that get here run only the first.
         attention = {name: attention[name] for name in anatomy.layers}
-    if kind.attention and (reason := unmeasured or support.unmeasured(attention)):
+    if kind.attention and (
+        reason := unmeasured or support.unmeasured(attention) or _unread(attention)
+    ):
         kind, attention = replace(kind, attention=False), {}
         notes = (f"attention masses are not recorded: {reason}",)
     device = next(model.parameters()).device
     return VllmDrafter(
         model=model, attention=attention, config=config, device=device, kind=kind, notes=notes
     )
+
+
+def _unread(attention: Mapping[str, Any]) -> str | None:
+    """Return why a layer's keys cannot be read; None if all can be."""
+    try:
+        for layer in attention.values():
+            reader_for(backend_of(layer), layer)
+    except ProbeError as error:
+        return str(error)
+    return None
 
 
 def _watched(

@@ -7,6 +7,7 @@ like one without a model: acceptance and timing.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from driftscope.errors import ProbeError, UnknownDrafterError
@@ -232,7 +233,11 @@ def unmeasured(layers: dict[str, Any]) -> str | None:
 
 
 def _unsupported_attention(layer: Any) -> str | None:
-    impl = layer.impl
+    impl = getattr(layer, "impl", None)
+    latent = hasattr(layer, "kv_lora_rank")
+    seam = getattr(layer, "forward_impl", None) if latent else getattr(impl, "forward", None)
+    if seam is None or "attn_metadata" not in inspect.signature(seam).parameters:
+        return f"attention of its own, {type(layer).__name__}"
     if getattr(layer, "attn_type", "decoder") != "decoder":
         return "attention that is not a decoder's"
     if getattr(impl, "is_sparse", False):

@@ -80,9 +80,18 @@ def _refused(check: Callable[[], object], *words: str) -> None:
         assert word in str(caught.value)
 
 
+def _attend(layer: Any, query: Any, key: Any, value: Any, kv_cache: Any, attn_metadata: Any) -> Any:
+    """Take the arguments of vLLM's implementations."""
+
+
+def _attend_sparsely(layer: Any, query: Any, kv_cache: Any, output: Any) -> Any:
+    """Take the arguments of an implementation that finds its metadata itself."""
+
+
 def _impl(**changes: object) -> Any:
     """Return attributes as vLLM's CPU implementation sets them for plain attention."""
     plain = {
+        "forward": _attend,
         "sliding_window": (-1, -1),
         "sinks": None,
         "logits_soft_cap": 0,
@@ -126,8 +135,22 @@ def test_attention_that_would_be_measured_wrongly(part: dict[str, object], words
     assert str(support.unmeasured(layers)).startswith(f"layer odd has {words}")
 
 
-def _layer() -> Any:
-    return SimpleNamespace(impl=_impl())
+@pytest.mark.parametrize(
+    "layer",
+    [
+        SimpleNamespace(),  # Inkling's
+        SimpleNamespace(impl=_impl(forward=_attend_sparsely)),  # MiniMax M3's
+        SimpleNamespace(impl=_impl(), kv_lora_rank=512),  # Kimi K3's
+    ],
+)
+def test_attention_that_shows_no_queries_is_not_measured(layer: Any) -> None:
+    words = "layer own has attention of its own, SimpleNamespace"
+    assert str(support.unmeasured({"plain": _layer(), "own": layer})).startswith(words)
+
+
+def _layer(backend: str = "TRITON_ATTN") -> Any:
+    named = SimpleNamespace(get_name=lambda: backend)
+    return SimpleNamespace(impl=_impl(), head_size=8, get_attn_backend=lambda: named)
 
 
 @pytest.mark.parametrize("window", [None, -1, (-1, -1)])
@@ -243,15 +266,22 @@ def test_layers_whose_memory_is_also_the_drafters(
 
 
 @pytest.mark.usefixtures("_found")
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (SimpleNamespace(impl=_impl(is_sparse=True)), "layer a has sparse attention"),
+        (_layer("FLEX"), "the drafter's attention backend FLEX is not supported"),
+    ],
+)
 def test_attention_that_is_not_measured_leaves_the_states(
-    make_drafter: Callable[..., VllmDrafter],
+    make_drafter: Callable[..., VllmDrafter], odd: Any, words: str
 ) -> None:
-    config, odd = _vllm_config(), SimpleNamespace(impl=_impl(is_sparse=True))
+    config = _vllm_config()
     config.compilation_config.static_forward_context = {"a": odd}
     opened = open_drafter(make_drafter().model, {"a"}, config, {})
     assert not opened.attention and not opened.kind.attention
     (note,) = opened.notes
-    assert note.startswith("attention masses are not recorded: layer a has sparse attention")
+    assert note.startswith(f"attention masses are not recorded: {words}")
 
 
 @pytest.mark.usefixtures("_found")
