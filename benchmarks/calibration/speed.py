@@ -41,6 +41,8 @@ class Servers:
     """True speed by the servers' own clock; None: they recorded nothing."""
     between: float = 0.05
     """Relative standard deviation of a server from start to start."""
+    neighbour: float = 0.0
+    """Relative growth of the times of a third of one replay: something else used the machine."""
     slower: float = 0.0
     """Relative growth of every time from one replay to the next: the machine gets slower."""
     prompts: float = 0.2
@@ -57,6 +59,10 @@ WORLDS: dict[str, Servers | None] = {
     "one server twice": ONCE,
     "one server twice, 2 rounds": Servers(speedup=1.0, rounds=2),
     "one server twice, slower meanwhile": Servers(speedup=1.0, rounds=2, slower=0.1),
+    "one server twice, a neighbour in one replay": Servers(speedup=1.0, neighbour=0.6),
+    "one server twice, a neighbour in one of 4 replays": Servers(
+        speedup=1.0, rounds=2, neighbour=0.6
+    ),
     "1.5x in one round": Servers(speedup=1.5, answer=Answer.YES),
     "1.3x in 2 rounds": Servers(speedup=1.3, rounds=2, answer=Answer.YES),
     "1.3x, slower meanwhile": Servers(speedup=1.3, rounds=2, slower=0.1, answer=Answer.YES),
@@ -86,9 +92,15 @@ def answer_of(servers: Servers, seed: int) -> Any:
     hard = source.normal(0.0, servers.prompts, PROMPTS)
     sides: dict[bool, list[Row]] = {False: [], True: []}
     order = 0
+    busy = int(source.integers(2 * servers.rounds)) if servers.neighbour else -1
     for number in range(servers.rounds):
         for drafts in (True, False) if number % 2 else (False, True):
-            sides[drafts] += _rows(servers, source, hard, number, drafts=drafts, order=order)
+            rows = _rows(servers, source, hard, number, drafts=drafts, order=order)
+            if order == busy:
+                begin = int(source.integers(PROMPTS - PROMPTS // 3))
+                for row in rows[begin : begin + PROMPTS // 3]:
+                    row["tpot_s"] *= 1.0 + servers.neighbour
+            sides[drafts] += rows
             order += 1
     plain, mine = (_replay(rows, drafts, servers.rounds) for drafts, rows in sides.items())
     (case,) = replay_cases_of([mine], plain)

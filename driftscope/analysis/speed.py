@@ -1,14 +1,18 @@
 """Speed of one server over another's: at each load, by the clients' clock and by the server's own.
 
 A server that is started again differs from itself by RUN_EFFECT, so that every ratio of two runs
-has that in its interval. Rounds in which both were started in turn show how large it is.
+has that in its interval. Rounds in which both were started in turn show how large it is. What else
+uses the machine for a while slows requests that follow each other: an interval holds the speed with
+and without such a stretch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from driftscope.analysis.comparability import (
     NO_DIFFERENCE,
@@ -18,6 +22,7 @@ from driftscope.analysis.comparability import (
 )
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.replays import ReplaySummary, Row, grouped, load_words, throughput_of
+from driftscope.analysis.statistics.changes import odd_stretch
 from driftscope.analysis.statistics.intervals import Z95, Interval, ratio
 from driftscope.analysis.statistics.ratio import PairSums, paired_ratio
 from driftscope.analysis.validity import RUN_EFFECT
@@ -50,6 +55,9 @@ class Speed:
     """The other server's quantity: a time in seconds, or tokens per second."""
     own: float
     """This server's quantity."""
+    odd: int = 0
+    """Number of prompts in a row at which one server was slower or faster than before and after, if
+    there are any; the interval then holds the speed without them, too."""
 
     @property
     def faster(self) -> bool | None:
@@ -66,7 +74,11 @@ def is_faster(value: float, interval: Interval) -> bool | None:
 
 
 def with_run_effect(
-    value: float, interval: Interval, *, effect: float = RUN_EFFECT, starts: int = 1
+    value: float,
+    interval: Interval,
+    *,
+    effect: float = RUN_EFFECT,
+    starts: int = 1,
 ) -> Interval:
     """Return the interval of a ratio of two servers' times, each started `starts` times, with the
     run effect in addition to what it holds."""
@@ -179,15 +191,31 @@ def _speed(
 ) -> Speed | None:
     """Return the speed in a quantity, paired by prompt; None if it has no interval."""
     sums = [_sums(rows, quantity, clock) for rows in (other, own)]
-    # Throughput is better if it is larger, and a time if it is smaller.
-    pair = (sums[1], sums[0]) if quantity == THROUGHPUT else (sums[0], sums[1])
-    found = paired_ratio(*pair)
+    found = paired_ratio(*_in_order((other, own), quantity, clock))
     if found is None or found.interval is None:
         return None
     effect = measured_effect(_by_round(other, own, quantity, clock))
     interval = with_run_effect(found.value, found.interval, effect=effect, starts=starts)
+    odd, steady = 0, _steady(other, own, quantity, clock)
+    if steady is not None:
+        rest = paired_ratio(*_in_order(steady, quantity, clock))
+        if rest is None or rest.interval is None:
+            return None
+        ends = with_run_effect(rest.value, rest.interval, effect=effect, starts=starts)
+        low, high = min(interval.low, ends.low), max(interval.high, ends.high)
+        interval = Interval.of(low, high, interval.clusters) or interval
+        odd = len(own) - len(steady[1])
     values = [_value(rows, quantity, some) for rows, some in zip((other, own), sums, strict=True)]
-    return Speed(value=found.value, interval=interval, other=values[0], own=values[1])
+    return Speed(value=found.value, interval=interval, other=values[0], own=values[1], odd=odd)
+
+
+def _in_order(
+    both: tuple[Sequence[Row], Sequence[Row]], quantity: str, clock: str
+) -> tuple[PairSums, PairSums]:
+    """Return the sums of both servers, of which the first over the second is the speed: throughput
+    is better if it is larger, and a time if it is smaller."""
+    other, own = (_sums(rows, quantity, clock) for rows in both)
+    return (own, other) if quantity == THROUGHPUT else (other, own)
 
 
 def _sums(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
@@ -205,6 +233,40 @@ def _sums(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
     return out
 
 
+def _steady(
+    other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str
+) -> tuple[list[Row], list[Row]] | None:
+    """Return the rows of both servers without the prompts of a stretch of one round in which one of
+    them was slower or faster than before and after; None if there is no such stretch."""
+    left: list[set[tuple[int, str]]] = []
+    for rows, theirs in _in_rounds(other, own):
+        a, b = (_sums(some, quantity, clock) for some in (theirs, rows))
+        order = dict.fromkeys(row["pair"] for row in sorted(rows, key=lambda row: row["sent_s"]))
+        timed = [pair for pair in order if a.get(pair, (0.0,))[0] > 0 < b.get(pair, (0.0,))[0]]
+        logs = [math.log(a[pair][0] / a[pair][1] * b[pair][1] / b[pair][0]) for pair in timed]
+        stretch = odd_stretch(np.array(logs))
+        if stretch is not None:
+            left.append({(rows[0]["round"], pair) for pair in timed[stretch]})
+    if not left:
+        return None
+    out = set[tuple[int, str]]().union(*left)
+    kept = [
+        [row for row in rows if (row["round"], row["pair"]) not in out] for rows in (other, own)
+    ]
+    return kept[0], kept[1]
+
+
+def _in_rounds(
+    other: Sequence[Row], own: Sequence[Row]
+) -> Iterator[tuple[Sequence[Row], Sequence[Row]]]:
+    """Yield the rows of each round: of this server, and of the other."""
+    for number in sorted({row["round"] for row in own}):
+        yield (
+            [row for row in own if row["round"] == number],
+            [row for row in other if row["round"] == number],
+        )
+
+
 def _value(rows: Sequence[Row], quantity: str, sums: PairSums) -> float:
     if quantity == THROUGHPUT:
         return throughput_of(rows) or math.nan
@@ -213,14 +275,8 @@ def _value(rows: Sequence[Row], quantity: str, sums: PairSums) -> float:
 
 def _by_round(other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str) -> list[float]:
     """Return the logarithm of the speed in each round."""
-    rounds = sorted({row["round"] for row in own})
     found = [
-        paired_ratio(
-            *(
-                _sums([row for row in rows if row["round"] == number], quantity, clock)
-                for rows in (other, own)
-            )
-        )
-        for number in rounds
+        paired_ratio(_sums(theirs, quantity, clock), _sums(rows, quantity, clock))
+        for rows, theirs in _in_rounds(other, own)
     ]
     return [math.log(speed.value) for speed in found if speed is not None and speed.value > 0]

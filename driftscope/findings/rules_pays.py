@@ -195,7 +195,9 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
     partly = answer is Answer.NO and len(slower) < len(speeds)
     return Finding(
         **_measured(answer),
-        statement="; ".join([*parts, *_disagreements(speeds)]) + taken_off + doubt,
+        statement="; ".join([*parts, *_unsteady(speeds), *_disagreements(speeds)])
+        + taken_off
+        + doubt,
         estimate=speed.value,
         interval=speed.interval,
         evidence=_evidence_at_loads(speeds),
@@ -321,6 +323,17 @@ def _speed_words(at_load: SpeedAtLoad) -> str:
         f"{speed.interval.high:.2f}×; {milliseconds(speed.own)} per token, "
         f"{milliseconds(speed.other)} without)"
     )
+
+
+def _unsteady(speeds: Sequence[SpeedAtLoad]) -> list[str]:
+    """Return in words where a part of a replay took another time than the rest of it."""
+    return [
+        f"at {one.load} {count(one.decisive.odd, 'answer')} in a row took another time than those "
+        "before and after, as if something else used the machine for a while: the interval holds "
+        "the speed without them, too"
+        for one in speeds
+        if one.decisive.odd
+    ]
 
 
 def _disagreements(speeds: Sequence[SpeedAtLoad]) -> list[str]:

@@ -240,6 +240,48 @@ def paired_step(
     return float(ratio.value[0]), spread[0] if spread else None, int(both.sum())
 
 
+LEAST_STRETCH = 3
+"""Fewest values of a stretch, and fewest outside of it."""
+MOST_PLACES = 128
+"""Number of places at which a stretch may begin or end; of more values, neighbours count as one."""
+STRETCH_BY_CHANCE = 0.2
+"""Share of random orders with a stretch as odd. To look at one in vain costs little; to miss one
+makes a wrong answer (`make calibration`, table speed)."""
+STRETCH_ORDERS = 199
+"""Random orders with which the one of the values is compared."""
+_STRETCH_SEED = 20_261_128
+
+
+def odd_stretch(values: Matrix) -> slice | None:
+    """Return the values in a row, of [values] in time, that differ most from those before and after
+    them; None if they do not differ more than in a share STRETCH_BY_CHANCE of random orders.
+
+    This is the epidemic alternative (Levin and Kline 1985), tested by permutation."""
+    step = -(-len(values) // MOST_PLACES) if len(values) else 1
+    blocks = [values[at : at + step].mean() for at in range(0, len(values), step)]
+    n = len(blocks)
+    if n < 3 * LEAST_STRETCH:
+        return None
+    begin, end = np.triu_indices(n + 1, LEAST_STRETCH)
+    inside = end - begin
+    fits = n - inside >= LEAST_STRETCH
+    begin, end, inside = begin[fits], end[fits], inside[fits]
+    weight = 1.0 / np.sqrt(inside * (n - inside) / n)
+
+    def sizes(row: Matrix) -> Matrix:
+        total = np.concatenate([[0.0], np.cumsum(row)])
+        return np.asarray(np.abs(total[end] - total[begin]) * weight)
+
+    z = np.array(blocks) - np.mean(blocks)
+    found = sizes(z)
+    random = np.random.RandomState(_STRETCH_SEED)
+    as_odd = sum(sizes(random.permutation(z)).max() >= found.max() for _ in range(STRETCH_ORDERS))
+    if found.max() <= 0 or (1 + as_odd) / (1 + STRETCH_ORDERS) > STRETCH_BY_CHANCE:
+        return None
+    at = int(found.argmax())
+    return slice(int(begin[at]) * step, int(end[at]) * step)
+
+
 def autocorrelation(tokens: Matrix, rounds: Matrix) -> float:
     """Return the correlation of neighbouring requests' residuals, standardised by the rounds that
     they come from; 0 if nothing varies."""

@@ -70,6 +70,32 @@ def _pays(analysis: Analysis) -> Finding:
     return found
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_neighbour_for_a_while_makes_no_answer(tmp_path: Path, busy: bool) -> None:
+    """Each request of the first load, and of both servers, takes 20 ms a token."""
+    paths = []
+    for drafts in (False, True):
+        rows = [
+            client_row(
+                at,
+                pair=f"p{at}",
+                tpot_s=0.02 * (1 + 0.03 * (at % 3)) * (1.8 if busy and 8 <= at < 20 else 1.0)
+                if not drafts
+                else 0.02 * (1 + 0.03 * (at % 2)),
+                accepted=[1, 3] if drafts else None,
+                verified=[4, 4] if drafts else None,
+            )
+            for at in range(32)
+        ]
+        kind = "spec" if drafts else "plain"
+        values = {SPECULATION: drafts, CONTENDER: kind}
+        paths.append(write_replay(tmp_path / kind / "client", rows, **values))
+    found = _pays(analyze(Inputs(sources=[paths[1]], labels=["spec"], baseline=paths[0])))
+    assert found.answer is Answer.CANNOT_TELL
+    assert ("12 answers in a row took another time" in found.statement) == busy
+    assert (found.estimate or 0.0) == pytest.approx(1.3 if busy else 1.01, abs=0.03)
+
+
 def test_the_answer_names_each_load(tmp_path: Path) -> None:
     """Also for a replay that is given as the baseline of another one, which was ignored once."""
     plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)

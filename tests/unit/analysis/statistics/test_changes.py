@@ -24,12 +24,14 @@ from driftscope.analysis.statistics.changes import (
     LEAST,
     LEAST_CLUSTERS,
     ORDERS,
+    STRETCH_BY_CHANCE,
     Lifetimes,
     Requests,
     cells,
     duration_quantile,
     fisher,
     largest_split,
+    odd_stretch,
     paired_step,
     residuals,
     selection_of,
@@ -77,6 +79,25 @@ def test_a_step_is_found_at_its_place() -> None:
     assert found is not None
     assert found.p == 1 / (1 + ORDERS)
     assert abs(found.at - 70) <= 2
+
+
+@pytest.mark.parametrize(("values", "within"), [(24, 1), (1000, 8)])
+def test_a_stretch_that_differs_is_found_at_its_place(values: int, within: int) -> None:
+    random = np.random.RandomState(5)
+    series = random.normal(0.0, 0.1, values)
+    begin, end = values // 3, 2 * values // 3
+    series[begin:end] += 0.5
+    found = odd_stretch(series)
+    assert found is not None
+    assert abs(found.start - begin) <= within and abs(found.stop - end) <= within
+
+
+def test_independent_values_seldom_have_an_odd_stretch() -> None:
+    random = np.random.RandomState(6)
+    found = [odd_stretch(random.normal(0.0, 1.0, 30)) is not None for _ in range(100)]
+    assert sum(found) <= 100 * STRETCH_BY_CHANCE + 12
+    assert odd_stretch(np.zeros(30)) is None
+    assert odd_stretch(random.normal(0.0, 1.0, 8)) is None, "too few"
 
 
 def test_too_few_clusters_are_no_test() -> None:
