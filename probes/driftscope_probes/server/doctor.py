@@ -371,8 +371,8 @@ def _vllm() -> Iterator[Check]:
 
 def target_check(model: str) -> Check:
     """Check that a target on this machine has a config."""
-    if fault := "it has no name" if not model.strip() else _no_model(model):
-        return problem("target", fault, "give a folder, or the name of a repository")
+    if missing := "it has no name" if not model.strip() else _no_model(model):
+        return problem("target", missing, "give a folder, or the name of a repository")
     if not Path(model).is_dir():
         detail = f"{model} is no folder on this machine, so it is not examined"
         return fact("target", detail)
@@ -437,8 +437,8 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
         return unknown_drafter(support.unknown_method(f"{method}{' in parallel' * parallel}"))
     folder = str(given.get("model") or (target if method == MTP else ""))
     config = config_of(folder)
-    if fault := _no_model(folder):
-        return problem("drafter", fault, "give the drafter's folder")
+    if missing := _no_model(folder):
+        return problem("drafter", missing, "give the drafter's folder")
     if method == SUFFIX and importlib.util.find_spec("arctic_inference") is None:
         hint = "pip install arctic-inference, in the version that vLLM names at its start"
         return problem("drafter", "suffix decoding needs Arctic Inference, which is missing", hint)
