@@ -36,11 +36,13 @@ def to_markdown(analysis: Analysis) -> str:
 
 def _lines(screen: FirstScreen) -> str:
     """Return the lines of the first screen as a list, what to do last."""
-    lines = [f"- **{text(topic.words)}**: {text(' '.join(told))}" for topic, told in screen.lines]
+    lines = [
+        f"- **{text(topic.words)}**: {sentences(' '.join(told))}" for topic, told in screen.lines
+    ]
     for action in screen.actions:
         told = screen.is_told(action) or not action.title
         why = "" if told else f" Why: {text(action.titled)} ({text(listed(action.runs))})."
-        lines.append(f"- **What to do**: {text(action.advice)}{why}{_assumed(action)}")
+        lines.append(f"- **What to do**: {sentences(action.advice)}{why}{_assumed(action)}")
         lines += [f"- **Option**: {code(action.option)}"] if action.option else []
         lines += _causes(action)
     return "\n".join(lines)
@@ -51,6 +53,21 @@ def code(raw: str) -> str:
     shown = " ".join(printable(raw).split())
     fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
     return f"{fence} {shown} {fence}"
+
+
+def sentences(raw: str) -> str:
+    """Return untrusted sentences escaped, with what stands between two backticks as code to paste;
+    without code if a backtick is left over."""
+    parts = raw.split("`")
+    if len(parts) % 2 == 0:
+        return text(raw)
+    return "".join(code(part) if at % 2 else _spaced(part) for at, part in enumerate(parts))
+
+
+def _spaced(part: str) -> str:
+    """Return text between two pieces of code with the spaces at its ends."""
+    before, after = part[:1].isspace(), part[-1:].isspace()
+    return f"{' ' * before}{text(part)}{' ' * (after and bool(part.strip()))}"
 
 
 def text(raw: str) -> str:
@@ -93,7 +110,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _finding(finding: Finding) -> list[str]:
     mark, who = text(f"{marked(finding.severity)}:"), text(listed(finding.runs))
-    stated = f"{text(finding.statement)}. {text(finding.advice)}{_assumed(finding)}"
+    stated = f"{sentences(finding.statement)}. {sentences(finding.advice)}{_assumed(finding)}"
     return [f"- **{mark} {text(finding.title)}** ({who}): {stated}", *_causes(finding)]
 
 
@@ -103,7 +120,7 @@ def _causes(finding: Finding) -> list[str]:
     for at, cause in enumerate(finding.causes, start=1):
         seen = f" ({text(cause.seen)})" if cause.seen else ""
         name = f"**{text(cause.cause)}**" if cause.supported else text(cause.cause)
-        lines.append(f"  {at}. {name}{seen}. Check: {text(cause.check)}")
+        lines.append(f"  {at}. {name}{seen}. Check: {sentences(cause.check)}")
     lines += [f"  - ruled out: {text(e.cause)} ({text(e.seen)})" for e in finding.ruled_out]
     return lines
 

@@ -42,7 +42,7 @@ from driftscope_reports.charts import (
     plain,
     points,
 )
-from driftscope_reports.markdown import text, to_markdown
+from driftscope_reports.markdown import sentences, to_markdown
 from driftscope_reports.model import number_rows
 from driftscope_reports.page import Content, asset, colours, framed, part, policy, with_code
 from driftscope_reports.terminal import BADGES, render, show_comparison
@@ -83,18 +83,31 @@ def test_markdown_says_verdict_figures_and_findings(analysis: Analysis) -> None:
     )
     assert "| acceptance length | 2.46" in made
     for finding in analysis.findings:
-        assert text(finding.statement) in made
+        assert sentences(finding.statement) in made
     assert "> - eagle3: worker0-1 dropped 3 rows" in made
 
 
 def test_hostile_names_are_text_in_markdown(tmp_path: Path) -> None:
     name = "<img src=x> | @everyone [a](http://evil) `x` **b**\n# h"
     made = to_markdown(analysis_of(tmp_path, {name: Spec(labels=(name,))}))
-    assert not re.search(r"(?<!\\)[<>\[\]`#]", made.removeprefix("###"))
-    assert "http://" not in made
-    assert "@everyone" not in made
+    plain = re.sub(r"(?<![\\`])(`+) .*? \1(?!`)", "", made)  # nothing in code is markup
+    assert not re.search(r"(?<!\\)[<>\[\]`#]", plain.removeprefix("###"))
+    assert "http://" not in plain
+    assert "@everyone" not in plain
     rows = [line for line in made.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in rows[:5]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "made"),
+    [
+        ("run `driftscope ls a_b`: then <b>", r"run ` driftscope ls a_b `: then \<b\>"),
+        ("a `left over", r"a \`left over"),
+        ("`x`", "` x `"),
+    ],
+)
+def test_commands_in_sentences_are_code_to_paste_in_markdown(raw: str, made: str) -> None:
+    assert sentences(raw) == made
 
 
 def test_an_option_is_code_to_paste_in_markdown(analysis: Analysis) -> None:
