@@ -1,7 +1,8 @@
 """Every drafter class that vLLM registers, served here with random weights and recorded.
 
 `python -m verification.zoo.classes [NAME...]` prints a table: whether this machine serves a class,
-what the probe found in its drafter, and how far its figures are from a second computation.
+what the probe found in its drafter, and how far its figures are from a second computation. Of what
+it does not serve, the class is constructed without an engine and looked into.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from support.every_drafter import ALL, LAYERS, TARGET, V, write
 
 from driftscope_probes.server.doctor import drafter_classes, vllm_folder
 from verification.zoo.compare import CLASSES, Anatomy, _classes, _index, _rms
-from verification.zoo.engines import run_engines
+from verification.zoo.constructed import SOURCE, as_source
+from verification.zoo.engines import run_constructed, run_engines
 from verification.zoo.witness import Witness
 
 RUNNERS = ("v1", "v2")
@@ -280,7 +282,6 @@ ON_ANOTHER = (
     "Eagle3DeepseekV2ForCausalLM",
     "EagleMistralLarge3ForCausalLM",
     "EagleDeepSeekMTPModel",
-    "Dots3NoteMTPModel",
     "BailingMoeV3MTPModel",
     "BailingMoeV25MTPModel",
     "MiniMaxM3MTP",
@@ -288,7 +289,6 @@ ON_ANOTHER = (
     "NemotronHMTPModel",
     "LongCatFlashMTPModel",
     "InternS2MobiusMTP",
-    "KimiK3MTPModel",
     "MiMoV2OmniMTPModel",
     "Gemma4DSparkModel",
 )
@@ -431,15 +431,25 @@ def one_of_each_class() -> list[str]:
 
 def found_words(found: dict[str, Any]) -> str:
     """Return what of a class is recorded, in words."""
-    if "error" in found:
-        return f"not served here: {found['error']}"
+    notes = found["notes"]
     if not found["chains"]:
-        return f"acceptance and timing: {(found['notes'] or ['?'])[-1]}"
+        return f"acceptance and timing: {(notes or ['?'])[-1]}"
     states = [c.removesuffix("_rms") for c in found["columns"] if c.endswith("_rms")]
     fed = f", fed {found['fed']}" if found["fed"] else ""
     masses = any(column.endswith("_mass") for column in found["columns"])
-    inside = "masses" if masses else f"no masses ({(found['notes'] or ['no attention'])[-1]})"
+    inside = "masses" if masses else f"no masses ({(notes or ['no attention'])[-1]})"
     return f"{inside}; RMS {' '.join(states)}{fed}; witness {found['witness']}"
+
+
+def constructed_words(name: str, found: dict[str, Any]) -> str:
+    """Return what is found in a class without an engine, in words."""
+    if "error" in found:
+        return f"not constructed: {found['error']}"
+    states = " ".join(column.removesuffix("_rms") for column in found["columns"])
+    fed = f", fed {found['fed']}" if found["fed"] else ""
+    masses = (found["notes"] or ["masses"])[0]
+    told = "as" if as_source(name, found) else "NOT AS"
+    return f"constructed alone: RMS {states}{fed}; {masses}; {told} vLLM's source says"
 
 
 def errors_words(found: dict[str, Any]) -> str:
@@ -478,16 +488,32 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="driftscope-classes-") as folder:
         engines = [(name, runner) for runner in runners for name in names]
         results = run_engines(engines, Path(keep or folder), TIMEOUT_S)
+        unserved = [n for n in names if all("error" in results[n, runner] for runner in runners)]
+        alone = run_constructed([name for name in unserved if name in SOURCE], Path(keep or folder))
     if keep:
         kept = {" ".join(key): found for key, found in results.items()}
         Path(keep, "all.json").write_text(json.dumps(kept, indent=1))
-    for (name, runner), found in results.items():
-        tokens = "" if "error" in found else "same tokens"
-        tokens = tokens if right(found) else "WRONG"
-        print(f"{name:32} {runner}  {tokens:11}  {found_words(found)}  {errors_words(found)}")
+    for name in names:
+        by_runner = {runner: results[name, runner] for runner in runners}
+        marks = {
+            r: "no" if "error" in f else "yes" if right(f) else "WRONG"
+            for r, f in by_runner.items()
+        }
+        served = [found for found in by_runner.values() if "error" not in found]
+        words = [*dict.fromkeys(map(found_words, served)), *map(errors_words, served)]
+        if name in alone:
+            words = [constructed_words(name, alone[name])]
+        print(name, *(f"{runner} {mark}" for runner, mark in marks.items()), *words, sep="  ")
+        for runner, found in by_runner.items():
+            if "error" in found:
+                print(f"    {runner}: {found['error']}")
     inside = {name for (name, _), found in results.items() if found.get("chains")}
-    print(f"{len(inside)} of {len(names)} with their inside on one runner or both")
-    return int(not all(map(right, results.values())))
+    print(
+        f"{len(inside)} of {len(names)} with their inside on one runner or both; {len(alone)} more "
+        "looked into without an engine"
+    )
+    agree = all(as_source(name, found) for name, found in alone.items())
+    return int(not (agree and all(map(right, results.values()))))
 
 
 if __name__ == "__main__":

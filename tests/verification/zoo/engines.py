@@ -75,8 +75,14 @@ def run_engines(
     }
 
 
+def run_constructed(names: Sequence[str], folder: Path) -> dict[str, dict[str, Any]]:
+    """Return class -> what the probe finds in it without an engine; kernels are interpreted."""
+    _run_all([(name, "v2", "constructed") for name in names], folder, TIMEOUT_S)
+    return {name: _read(folder, name, "v2", "constructed") for name in names}
+
+
 def _run_all(jobs: Sequence[tuple[str, str, str]], folder: Path, timeout_s: float) -> None:
-    """Run an engine for each (name, runner, on or off), on a core that no other engine has."""
+    """Run an engine for each (name, runner, how), on a core that no other engine has."""
     free: Queue[str] = Queue()
     for core in CORES:
         free.put(core)

@@ -1,7 +1,8 @@
 """Serve one kind of drafter, or one class that vLLM registers, and compare what was recorded.
 
-`kinds_main.py FOLDER RUNNER NAME on|off [ARCTIC]`, with the probe or without it, writes
-NAME-RUNNER-(on|off).json. ARCTIC: folder of the package arctic-inference, for suffix decoding.
+`kinds_main.py FOLDER RUNNER NAME on|off|constructed [ARCTIC]`, with the probe, without it, or a
+class without an engine, writes NAME-RUNNER-(on|off|constructed).json. ARCTIC: folder of the package
+arctic-inference, for suffix decoding.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from verification.zoo import ZOO
 from verification.zoo.classes import serve as serve_class
+from verification.zoo.constructed import discovered
 from verification.zoo.kind import MAX_TOKENS, prompts
 
 SAMPLING = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "detokenize": False}
@@ -25,8 +27,12 @@ def main() -> None:
         sys.path.insert(0, *(arctic or [str(Path(__file__).parent / "stand_in")]))
     result = folder / f"{name}-{runner}-{probe}.json"
     try:
-        serve = run_engine if name in ZOO else serve_class
-        result.write_text(json.dumps(serve(folder, runner, name, probe == "on")))
+        if probe == "constructed":
+            found = discovered(folder, name)
+        else:
+            serve = run_engine if name in ZOO else serve_class
+            found = serve(folder, runner, name, probe == "on")
+        result.write_text(json.dumps(found))
     except BaseException as error:
         words = " ".join(str(error).split())
         result.write_text(json.dumps({"error": f"{type(error).__name__}: {words[:300]}"}))
