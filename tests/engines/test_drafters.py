@@ -11,7 +11,8 @@ from verification.truth import compare
 from verification.variants import COVERING_OPTIONS, RUNNERS, VARIANTS, variant_jobs
 from verification.zoo.classes import CLOSE as CLASS_CLOSE
 from verification.zoo.compare import ANATOMY, CLASSES, anatomy_of
-from verification.zoo.engines import ALL, COVERING, counted_alike, run_engines
+from verification.zoo.constructed import SOURCE, as_source
+from verification.zoo.engines import ALL, COVERING, counted_alike, run_constructed, run_engines
 
 from driftscope.trace.manifest import AGREES, BY_DEPTH, BY_QUERY, FED_AFTER, FED_BEFORE
 from driftscope.trace.reader import read_trace
@@ -148,6 +149,17 @@ def test_a_head_that_is_fed_before_its_norm_is_named_and_its_twin_is_not(
     found = results[name, "v1"]
     assert found["fed"] == fed
     assert ("fed_unlike_input" in found["findings"]) is (fed == FED_BEFORE)
+
+
+@pytest.fixture(scope="module")
+def constructed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What is found in each class that only a GPU serves."""
+    return run_constructed(list(SOURCE), tmp_path_factory.mktemp("constructed"))
+
+
+@pytest.mark.parametrize("name", SOURCE)
+def test_a_class_without_an_engine_is_what_its_source_says(constructed: Any, name: str) -> None:
+    assert as_source(name, constructed[name]), constructed[name]
 
 
 NAMES = tuple(VARIANTS) if EVERY_KIND else COVERING_OPTIONS

@@ -71,9 +71,11 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
         os.environ |= {"DRIFTSCOPE_TRACE": str(run), "DRIFTSCOPE_EVERY": "1"}
     for module in IMAGES:  # no image is ever sent
         sys.modules.setdefault(module, MagicMock())
+    import torch
     from vllm import LLM, SamplingParams
     from vllm.model_executor.model_loader import dummy_loader
 
+    torch._dynamo.config.disable = True  # for functions compiled beside eager models
     dummy_loader.initialize_single_dummy_weight = random_weight
     finish_dummies(dummy_loader.DummyModelLoader)
     witness = Witness(name, None) if probe else None

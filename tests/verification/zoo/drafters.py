@@ -288,8 +288,7 @@ NGRAM = Kind(
     name="ngram",
     build=_nothing,
     options=lookup("ngram", **NGRAMS),
-    runners=("v1",),
-    # Triton's interpreter fails on V2's mask (v1/worker/gpu/spec_decode/ngram/speculator.py:140)
+    runners=("v1", "v2"),
 )
 SUFFIX = Kind(
     name="suffix",

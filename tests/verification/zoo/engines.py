@@ -54,25 +54,27 @@ def run_engines(
     """Return (name, runner) -> what `kinds_main` wrote of it, and under "off" the tokens without
     the probe.
 
-    V1 and V2 draft the same tokens: what V1 serves here has no run of V2 without the probe.
+    V1 and V2 mostly draft the same tokens: only where they do not, what V1 serves has a run of V2
+    without the probe, too.
     """
     for name in {name for name, _ in engines if name in ZOO}:
         ZOO[name].build(folder / "models" / name)
     for runner in {runner for _, runner in engines}:
         forks(runner)
     _run_all([(*engine, "on") for engine in engines], folder, timeout_s)
-    on = {engine: _read(folder, *engine, "on") for engine in engines}
-    served: dict[str, str] = {}
-    for (name, runner), found in sorted(on.items(), reverse=True):
-        if "error" not in found:
-            served[name] = runner  # V1 comes last
-    _run_all([(*engine, "off") for engine in served.items()], folder, timeout_s)
-    return {
-        (name, runner): {**found, "off": _read(folder, name, served[name], "off").get("tokens")}
-        if name in served
-        else found
-        for (name, runner), found in on.items()
+    found = {engine: _read(folder, *engine, "on") for engine in engines}
+    served = [engine for engine in sorted(engines) if "error" not in found[engine]]
+    first = dict(reversed(served))  # V1 where it serves
+    _run_all([(*engine, "off") for engine in first.items()], folder, timeout_s)
+    plain = {
+        name: _read(folder, name, runner, "off").get("tokens") for name, runner in first.items()
     }
+    others = [(n, r) for n, r in served if first[n] != r and found[n, r]["tokens"] != plain[n]]
+    _run_all([(*engine, "off") for engine in others], folder, timeout_s)
+    for name, runner in served:
+        own = _read(folder, name, runner, "off") if (name, runner) in others else {}
+        found[name, runner]["off"] = own.get("tokens", plain[name])
+    return found
 
 
 def run_constructed(names: Sequence[str], folder: Path) -> dict[str, dict[str, Any]]:
