@@ -474,15 +474,7 @@ class ReferenceRun:
         name = f"reference-{self._requests}"
         self._requests += 1
         arrival_s = time.time()
-        result = generate(
-            self._target,
-            self._drafter,
-            prompt_ids,
-            max_tokens,
-            self._k,
-            eos_token_id=EOS_ID,
-            on_round=lambda done: self._record(name, done),
-        )
+        result = self._generated(prompt_ids, max_tokens, lambda done: self._record(name, done))
         count, decode_s = len(result.token_ids), result.duration_s - result.ttft_s
         # A hash without a key: the prompts of this engine are no user's.
         ids = np.array(prompt_ids, dtype=np.int64).tobytes()
@@ -505,6 +497,19 @@ class ReferenceRun:
             )
         )
         return result
+
+    def _generated(
+        self, prompt_ids: Sequence[int], max_tokens: int, on_round: Callable[[Round], None]
+    ) -> Generation:
+        return generate(
+            self._target,
+            self._drafter,
+            prompt_ids,
+            max_tokens,
+            self._k,
+            eos_token_id=EOS_ID,
+            on_round=on_round,
+        )
 
     def _record(self, request: str, done: Round) -> None:
         self._steps += 1
