@@ -345,7 +345,8 @@ def _page(analysis: Analysis) -> str:
 
 
 def _markdown(analysis: Analysis) -> str:
-    return to_markdown(analysis).replace("\\", "")
+    made = to_markdown(analysis).replace("\\", "")
+    return re.sub(r"(`+) (.*?) \1", r"`\2`", made)
 
 
 @pytest.mark.parametrize("output", [_terminal, _page, _markdown])
