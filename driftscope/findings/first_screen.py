@@ -152,10 +152,18 @@ def first_screen_of(
 
     `findings` are ranked, `vouched` the labels of runs that a finding calls healthy. Badge and
     first action are about one thing: what the headline says, if it asks for something, or else the
-    most urgent finding, which then stands below the headline.
+    most urgent finding, which then stands below the headline. Where several drafters were asked the
+    same and one surely pays, all of it is about that one.
     """
     told = [*answers, *(finding for finding in findings if finding.headline is not Headline.NEVER)]
-    lead = min(told, key=_place)
+    paying = _paying(cases, answers)
+    lead, about = min(told, key=_place), answers
+    if paying:
+        lead = paying[0]
+        findings, about = (
+            [finding for finding in made if set(finding.runs) <= set(lead.runs)]
+            for made in (findings, answers)
+        )
     subject = _subject(lead, findings)
     measured = lead.headline in (Headline.MEASURED_LOSS, Headline.MEASURED)
     if subject is not None and not lead.reference and not measured:
@@ -166,17 +174,56 @@ def first_screen_of(
     asks = lead.answer is Answer.NO or _better(lead) is not None
     few = lead.headline is Headline.TOO_LITTLE_DATA
     return FirstScreen(
-        state=_state(cases, lead, subject, answers, vouched),
+        state=_state(cases, lead, subject, about, vouched),
         headline=f"Too little to conclude. {text}" if few else text,
         lead=lead,
         subject=None if asks or subject is lead else subject,
         answers=tuple(answers),
-        actions=_actions(cases, findings, answers, lead, subject),
+        actions=(_serve(cases, paying), *_advised(subject, findings))[:MOST_ACTIONS]
+        if paying
+        else _actions(cases, findings, answers, lead, subject),
         figures=_figures(cases, lead)
         if cases
         else _replay_figures(next((r for r in replays if r.label in lead.runs), replays[0])),
         several=several,
-        marks=_marks([*answers, *findings]),
+        marks=_marks([*about, *findings]),
+    )
+
+
+def _paying(cases: Sequence[Case], answers: Sequence[Finding]) -> list[Finding]:
+    """Return the answers that a drafter surely pays, the fastest first, where several were asked
+    the same; [] else."""
+    asked = {case.run.label for case in cases if case.replayed is not None}
+    pays = [
+        answer
+        for answer in answers
+        if (answer.topic, answer.answer, answer.headline)
+        == (Topic.PAYS, Answer.YES, Headline.MEASURED)
+        and asked.issuperset(answer.runs)
+    ]
+    return sorted(pays, key=lambda answer: -(answer.estimate or 0.0)) if len(asked) > 1 else []
+
+
+def _serve(cases: Sequence[Case], paying: Sequence[Finding]) -> Finding:
+    """Return the advice to serve the fastest of several drafters, and the next one, if it may be
+    faster."""
+    best, near = paying[0], next(iter(paying[1:]), None)
+    run = next(case.run for case in cases if case.run.label in best.runs)
+    doubt = ""
+    if near is not None and best.interval is not None and near.estimate is not None:
+        doubt = (
+            f" {near.runs[0]} is {near.estimate:.2f}× as fast as without: which of the two is "
+            "faster is not certain."
+        )
+        doubt = doubt if best.interval.low <= near.estimate else ""
+    return Finding(
+        id="serve",
+        topic=Topic.DO,
+        runs=best.runs,
+        option=served_option(run),
+        title=f"it is the fastest of {sum(case.replayed is not None for case in cases)} that were "
+        "measured",
+        advice=f"Serve with the drafter and K of {run.label}.{doubt}",
     )
 
 

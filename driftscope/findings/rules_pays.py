@@ -454,7 +454,11 @@ def faster_than_reference(case: Case) -> Finding | None:
         estimate=value,
         interval=interval,
         reference=other.label,
-        advice=_ask_both(case) if answer is Answer.CANNOT_TELL else "",
+        advice=""
+        if answer is not Answer.CANNOT_TELL
+        else _ask_both(case)
+        if case.replayed is None
+        else _to_do(answer, case),
     )
 
 

@@ -21,7 +21,7 @@ from benchmarks.calibration.confidence import WORLDS, drawn
 from benchmarks.calibration.k_advice import TRUTHS, World, recorded
 from benchmarks.calibration.what_if import ASKED, BATCHES, K, recorded_on, served, written
 from benchmarks.calibration.what_if import true_gain as gain_in
-from driftscope.analysis.advice import advise
+from driftscope.analysis.advice import advise, served_option
 from driftscope.analysis.compare import verdict
 from driftscope.analysis.cost import fit
 from driftscope.analysis.figures.calibration import calibrations
@@ -32,6 +32,7 @@ from driftscope.analysis.statistics.intervals import Interval
 from driftscope.findings.case import replay_cases_of
 from driftscope.findings.catalogue import Analysis, conclude
 from driftscope.findings.finding import Answer, Finding, Topic
+from driftscope.findings.first_screen import State
 from driftscope.findings.rules_pays import slower_for_clients
 from driftscope.metrics.confidence import placements
 from driftscope.pipeline import Inputs, analyze, compare, summarise
@@ -188,6 +189,43 @@ def test_a_run_answers_by_the_replay_that_it_served(tmp_path: Path) -> None:
     slower = found.findings[1]
     assert slower.statement.startswith("speculation costs time at 1 and 4 at once: 0.40×")
     assert "slower_for_clients" not in {one.id for one in found.findings}, "one answer"
+
+
+@pytest.mark.parametrize(("second_s", "doubt"), [(0.0104, True), (0.018, False)])
+def test_of_several_drafters_the_first_screen_is_about_the_fastest(
+    tmp_path: Path, second_s: float, doubt: bool
+) -> None:
+    """What is wrong with the slower one is told below it."""
+    times = {"plain": 0.02, "drifts": second_s, "best": 0.01}
+    sent = [
+        _replay(tmp_path / name / "client", tpot_s, drafts=name != "plain")
+        for name, tpot_s in times.items()
+    ]
+    served = [
+        write_run(tmp_path / "drifts" / "server", Spec(growth=2.5)),
+        write_run(tmp_path / "best" / "server", Spec(conditional=(0.9,) * 4, growth=1.0)),
+    ]
+    made = analyze(Inputs(sources=[*served, *sent], labels=["drifts", "best", "plain", "d", "b"]))
+    runs = [replace(run, manifest=replace(run.manifest, run_id=run.label)) for run in made.runs]
+    senders = [
+        replace(
+            replay,
+            rows=tuple({**row, "server_run_id": run.label} for row in replay.rows),
+        )
+        for run, name in zip(runs, "db", strict=True)
+        for replay in made.senders
+        if replay.label == name
+    ]
+    (plain,) = (replay for replay in made.senders if replay.label == "plain")
+    screen = conclude(runs, [plain, *senders]).screen
+    assert screen.headline.startswith("best: speculation pays at 1 and 4 at once: 2.00×")
+    assert screen.subject is None and screen.state is State.NOTHING_SEEN
+    action = screen.actions[0]
+    assert action.advice.startswith("Serve with the drafter and K of best.")
+    assert ("drifts is" in action.advice) == doubt
+    assert action.option == served_option(made.runs[1])
+    assert dict(screen.marks)[Topic.PAYS] is Answer.YES
+    assert all(finding.runs == ("best",) for finding in screen.actions)
 
 
 @pytest.mark.parametrize(
