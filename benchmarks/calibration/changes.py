@@ -355,6 +355,7 @@ OF_SAME_PROMPTS = Table(
     worlds=SAME_PROMPTS,
     figures=mean_of(of_same_prompts),
     rates=_of_moment,
+    most_trials=200,
 )
 
 
