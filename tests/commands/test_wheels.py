@@ -216,16 +216,9 @@ def test_there_is_no_engine_in_it(installed: Path, tmp_path: Path) -> None:
 def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "run", Spec(requests=30))
     done = run(
-        installed / "driftscope",
-        "analyze",
-        "run",
-        "-o",
-        "report.html",
-        "--json",
-        "report.json",
-        cwd=tmp_path,
+        installed / "driftscope", "analyze", "run", "-o", "report.html", "--json", cwd=tmp_path
     )
-    content = json.loads((tmp_path / "report.json").read_text())
+    content = json.loads(done.stdout)
     assert [each["label"] for each in content["runs"]] == ["run"]
     assert content["runs"][0]["rounds"] == 300
     assert "<html" in (tmp_path / "report.html").read_text()
@@ -269,7 +262,6 @@ OF_THE_OTHER_HALF = (
     ("advise", "run"),
     ("compare", "run", "run"),
     ("findings",),
-    ("pays", "trio"),
 )
 SIZE_MIB = 200
 """Largest size of what the serving half adds to an engine's environment."""
@@ -334,6 +326,14 @@ def test_a_command_of_the_other_half_says_what_to_install(
     (line,) = done.stderr.splitlines()
     assert line.startswith("driftscope: error: driftscope-probe alone is installed")
     assert "pip install driftscope," in line
+
+
+def test_what_sends_prompts_says_what_to_install(
+    installed_serving_install: Path, tmp_path: Path
+) -> None:
+    done = attempt(installed_serving_install / "driftscope", "pays", "trio", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'driftscope[replay]'" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("call", ["load('run')", "check('run', fail_on=['high'])"])
