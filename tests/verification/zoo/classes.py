@@ -221,6 +221,8 @@ def served_here(config: Any) -> Any:
         changed |= {"num_attention_heads": 2, "num_key_value_heads": 2}
     if "swa_head_dim" in changed:
         changed |= {"sliding_window_size": 128, "n_routed_experts": 1}
+    if "mtp_hybrid_override_pattern" in changed:  # no experts, whose activation has no gate
+        changed |= {"mtp_hybrid_override_pattern": "*"}
     if "sparse_attention_config" in changed:  # its experts have an activation of their own
         changed |= {"moe_layer_freq": [0, 0, 0]}
     if changed.get("model_type") == "bailing_hybrid":
@@ -380,7 +382,7 @@ GAIN = 3.0
 """Factor of matrices, so that a residual stream is clearly larger than what a norm makes of it."""
 
 
-def random_weight(parameter: Any) -> None:
+def random_weight(parameter: Any, **_: Any) -> None:
     """Fill a parameter so that states neither vanish nor explode: norms near 1, matrices that keep
     their input's size."""
     import torch
