@@ -794,12 +794,13 @@ def answer_regions(
     # Of several regions that begin in one token, the last is that of most of what follows.
     last = dict(zip(places, regions, strict=True))
     boundaries = {at for at, region in zip(places, regions, strict=True) if region.boundary}
+    padded = np.concatenate([[False], copied_tokens(prompt, answer), [False]])
     return AnswerRegions(
         starts=list(last),
         codes=[Region.ALL.index(region.region) for region in last.values()],
         languages=[Language.ALL.index(region.language) for region in last.values()],
         boundaries=sorted(boundaries),
-        copies=_runs(copied_tokens(prompt, answer)),
+        copies=[int(place) for place in np.flatnonzero(padded[1:] != padded[:-1])],
     )
 
 
@@ -813,9 +814,3 @@ def _special(texts: TokenTexts, answer: Sequence[int], ends: Sequence[int]) -> l
         for at, token in enumerate(answer)
         if texts.is_special(token)
     ]
-
-
-def _runs(flags: NDArray[np.bool_]) -> list[int]:
-    """Return begin and end of each run of true flags, alternating."""
-    padded = np.concatenate([[False], flags, [False]])
-    return [int(place) for place in np.flatnonzero(padded[1:] != padded[:-1])]

@@ -453,6 +453,8 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
     schedule = schedule_of(_within_one(model), lengths, served, choice.k)
     several = len(schedule.ranges) > 1  # K = 0 alone needs no schedule
     overall = prediction(0, 1.0, whole, relative)
+    known = [(cell.held_out, cell.steps) for cell in run.cells if cell.held_out is not None]
+    steps = sum(number for _, number in known)
     return Advice(
         run=run.label,
         ran_k=run.k,
@@ -474,7 +476,7 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         schedule_command=schedule_option(run, schedule.ranges) if several else None,
         measure_command=None if choice.next is None else pays_command(run, best_k=True),
         policies=_policies(run, model, lengths),
-        held_out=_held_out(run.cells),
+        held_out=sum(off * number for off, number in known) / steps if steps else None,
         doubt=_doubt(run, model, overall),
         least_gain=_least_gain(run),
     )
@@ -497,12 +499,6 @@ def _policies(
             tokens_per_s=speed,
         ),
     )
-
-
-def _held_out(cells: Sequence[StepCell]) -> float | None:
-    known = [(cell.held_out, cell.steps) for cell in cells if cell.held_out is not None]
-    steps = sum(number for _, number in known)
-    return sum(off * number for off, number in known) / steps if steps else None
 
 
 TRIMMED = 0.01

@@ -31,7 +31,7 @@ from driftscope.boundary import strict_json
 from driftscope.boundary.files import first_line
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length
-from driftscope.metrics.attention import Array, finite_mean
+from driftscope.metrics.attention import finite_mean
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.regions import first_drafted, regions_at
 from driftscope.trace.segments import DERIVED_KEY, restore
@@ -63,25 +63,21 @@ def durations_of(
     """Return the distributions of the durations that the run has, by name; `rounds` may cover only
     some of its requests."""
     probe_s = floats(steps, "probe_s")
+    # The times from each output of a request to its next, in seconds; an output is one token
+    # plus the accepted drafts.
+    request, time_s = requests.codes(rounds), floats(rounds, "time_s")
+    order = np.lexsort((time_s, request))
+    same = np.diff(request[order]) == 0
+    gaps: NDArray[np.float64] = np.diff(time_s[order])[same]
     samples = {
         TTFT: requests.ttft_s,
         TPOT: requests.tpot_s,
-        BETWEEN: _between(rounds, requests),
+        BETWEEN: gaps,
         STEP: floats(steps, "step_s") - probe_s,
         DRAFT: floats(steps, "draft_s") - probe_s,
     }
     made = {name: distribution(values) for name, values in samples.items()}
     return {name: value for name, value in made.items() if value is not None}
-
-
-def _between(rounds: pa.Table, requests: Requests) -> NDArray[np.float64]:
-    """Return the times from each output of a request to its next, in seconds; an output is one
-    token plus the accepted drafts."""
-    request, time_s = requests.codes(rounds), floats(rounds, "time_s")
-    order = np.lexsort((time_s, request))
-    same = np.diff(request[order]) == 0
-    gaps: NDArray[np.float64] = np.diff(time_s[order])[same]
-    return gaps
 
 
 def distribution(values: NDArray[np.float64]) -> Distribution | None:
@@ -571,30 +567,22 @@ def _per_request(run: Sums) -> PerRequest:
     count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
     growth = own = np.full(n, np.nan)
     if n <= MAX_CLUSTERS:  # otherwise drift is known only per group of requests
-        growth, own = _drift(run, n)
-    length = _length(accepted, count)
+        # Growth of the hidden state and attention on the chain at the last depth,
+        # [clusters] each.
+        chains, out = run.chains, []
+        for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
+            values = np.full(n, np.nan)
+            if mean is not None:
+                top, bottom = mean.top[:, -1], mean.bottom[:, -1]
+                values[chains.cell] = np.where(
+                    bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan
+                )
+            out.append(values)
+        growth, own = (out[0], out[1])
+    pairs = zip(accepted.tolist(), count.tolist(), strict=True)
+    length = np.array([mean_length(a, n) if n else np.nan for a, n in pairs], dtype=np.float64)
     return PerRequest(rounds=count, mean_length=length, growth=growth, self_mass=own)
 
 
 def _summed(of: Codes, values: NDArray[np.int64] | Matrix, n: int) -> Matrix:
     return np.asarray(np.bincount(of, weights=values, minlength=n), dtype=np.float64)
-
-
-def _length(accepted: Array, rounds: Array) -> NDArray[np.float64]:
-    pairs = zip(accepted.tolist(), rounds.tolist(), strict=True)
-    return np.array([mean_length(a, n) if n else np.nan for a, n in pairs], dtype=np.float64)
-
-
-def _drift(run: Sums, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return growth of the hidden state and attention on the chain at the last depth, [clusters]
-    each."""
-    chains, out = run.chains, []
-    for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
-        values = np.full(n, np.nan)
-        if mean is not None:
-            top, bottom = mean.top[:, -1], mean.bottom[:, -1]
-            values[chains.cell] = np.where(
-                bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan
-            )
-        out.append(values)
-    return out[0], out[1]

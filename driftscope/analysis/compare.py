@@ -514,7 +514,10 @@ def compare_times(
         (pairing.first, pairing.second) if paired else tuple(known.nonzero()[0] for known in timed)
     )
     units = [run.units.unit[mine] for run, mine in zip(runs, rows, strict=True)]
-    spans = [_some(run.spans, mine) for run, mine in zip(runs, rows, strict=True)]
+    spans = [
+        (None if run.spans is None else run.spans[mine])
+        for run, mine in zip(runs, rows, strict=True)
+    ]
     if paired:
         units, spans = [units[0], units[0]], [spans[0], spans[0]]
     values = {
@@ -531,10 +534,6 @@ def compare_times(
         comparability=comparability_of(sides, manifests, pairing),
         differences=together(_time_differences(values, (units, spans), paired)),
     )
-
-
-def _some(spans: Codes | None, mine: Codes) -> Codes | None:
-    return None if spans is None else spans[mine]
 
 
 def _time_differences(

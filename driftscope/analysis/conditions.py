@@ -571,7 +571,15 @@ def _value(node: exp.Expression, rows: ir.Table) -> Any:
     if isinstance(node, exp.Column):
         return rows[_column_of(node)]
     if isinstance(node, exp.Literal):
-        return _constant(node)
+        import ibis
+
+        if node.is_string:
+            return ibis.literal(str(node.this))
+        number = number_of(node)
+        if isinstance(number, int):
+            return ibis.literal(number)
+        # A number written with a point is a decimal on some engines and may overflow.
+        return ibis.literal(repr(number)).cast("float64")
     if isinstance(node, exp.Paren):
         return _value(node.this, rows)
     if isinstance(node, exp.Neg):
@@ -580,15 +588,3 @@ def _value(node: exp.Expression, rows: ir.Table) -> Any:
         left, right = (_value(side, rows).cast("float64") for side in (node.this, node.expression))
         return ARITHMETIC[type(node)](left, right.nullif(0) if isinstance(node, exp.Div) else right)
     return _truth_of(node, rows)
-
-
-def _constant(node: exp.Literal) -> Any:
-    import ibis
-
-    if node.is_string:
-        return ibis.literal(str(node.this))
-    number = number_of(node)
-    if isinstance(number, int):
-        return ibis.literal(number)
-    # A number written with a point is a decimal on some engines and may overflow.
-    return ibis.literal(repr(number)).cast("float64")

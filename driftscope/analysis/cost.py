@@ -316,37 +316,30 @@ def fit(runs: Sequence[Sequence[StepCell]]) -> CostModel | None:
     first = used[0] or list(runs[0])
     used = [first, *used[1:]]
     cells, between = cells_of_runs(used), run_effect(used)
-    curve, misfit = _curve(cells, between)
-    counts = {b: sum(c.steps * c.batch for c in first if c.batch == b) for b in _batches(first)}
-    recorded = (_RECORDED,) if any(cell.recorded for run in used for cell in run) else ()
-    return CostModel(
-        cells=cells,
-        between=between,
-        runs=sum(1 for run in used if run),
-        assumed=(*_assumed(cells), *recorded),
-        batches=tuple(counts),
-        weights=tuple(count / sum(counts.values()) for count in counts.values()),
-        curve=curve,
-        misfit=misfit,
-    )
-
-
-def _batches(cells: Sequence[StepCell]) -> list[int]:
-    return sorted({cell.batch for cell in cells})
-
-
-def _curve(
-    cells: Sequence[Cell], between: float
-) -> tuple[tuple[tuple[float, ...], tuple[float, ...]], float]:
-    """Return the isotonic verification times by tokens, weighted by the squared inverse of their
-    errors, and the misfit."""
+    # The isotonic verification times by tokens, weighted by the squared inverse of their
+    # errors, and the misfit.
     ordered = sorted(cells, key=lambda cell: cell.tokens)
     times = [cell.verify_s for cell in ordered]
     errors = [c.verify_s * math.hypot(c.error, between / math.sqrt(c.runs)) for c in ordered]
     fitted = isotonic(times, [1.0 / max(error**2, _TINY) for error in errors])
     off = [time / at - 1.0 for time, at in zip(times, fitted, strict=True)]
     tokens = tuple(float(cell.tokens) for cell in ordered)
-    return (tokens, tuple(fitted)), float(np.sqrt(np.mean(np.square(off))))
+    curve, misfit = (tokens, tuple(fitted)), float(np.sqrt(np.mean(np.square(off))))
+    counts = {
+        b: sum(c.steps * c.batch for c in first if c.batch == b)
+        for b in sorted({cell.batch for cell in first})
+    }
+    recorded = (_RECORDED,) if any(cell.recorded for run in used for cell in run) else ()
+    return CostModel(
+        cells=cells,
+        between=between,
+        runs=sum(1 for run in used if run),
+        assumed=(*(() if len({cell.k for cell in cells}) > 1 else (ONE_K,)), *recorded),
+        batches=tuple(counts),
+        weights=tuple(count / sum(counts.values()) for count in counts.values()),
+        curve=curve,
+        misfit=misfit,
+    )
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -365,10 +358,6 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
             mass, length = heavy + mass, count + length
         blocks.append((mean, mass, length))
     return [mean for mean, _, length in blocks for _ in range(length)]
-
-
-def _assumed(cells: Sequence[Cell]) -> tuple[str, ...]:
-    return () if len({cell.k for cell in cells}) > 1 else (ONE_K,)
 
 
 ONE_K = (

@@ -170,7 +170,10 @@ def holds(node: exp.Expression, facts: Facts, values: Values) -> bool | None:
         return None if answer is None else not answer
     if isinstance(node, exp.And | exp.Or):
         answers = [holds(part, facts, values) for part in node.flatten()]
-        return _joined(answers, every=isinstance(node, exp.And))
+        every = isinstance(node, exp.And)
+        if (not every) in answers:
+            return not every
+        return None if None in answers else every
     if (name := _finding(node)) is not None:
         answer, figure = facts.has_finding(name), facts.deciding(name)
         if made := facts.made_of(name):
@@ -236,14 +239,6 @@ def _open_factor(compares: _Compares, apart: Quantity) -> float | None:
         return None
     half = (apart.high - apart.low) / 2
     return float((half / apart.value) ** 2 * FOR_POWER) if apart.value else math.inf
-
-
-def _joined(answers: Sequence[bool | None], *, every: bool) -> bool | None:
-    """Join answers by Kleene's and / or: one decisive answer decides, even if others are
-    unknown."""
-    if (not every) in answers:
-        return not every
-    return None if None in answers else every
 
 
 def _comparison(

@@ -484,9 +484,11 @@ def summarise_replay(
         *cells_of(measured, answered, trace.manifest.workload),
         *(cell_of_sums(part) for part in sums),
     )
+    seen = {row.get("server_run_id") for row in answered}
+    rules = {one.manifest.verification for one in servers if one.manifest.run_id in seen} - {None}
     return ReplaySummary(
         label=label,
-        manifest=replace(trace.manifest, verification=_rule(answered, servers)),
+        manifest=replace(trace.manifest, verification=listed(sorted(map(str, rules))) or None),
         planned=len(rows) if rows or not sums else None,
         ended=dict(sorted(ended.items())),
         cells=cells,
@@ -533,14 +535,6 @@ def _validity(
         tpot=[total / number for total, number in times.values()],
         starts=starts,
     )
-
-
-def _rule(rows: Sequence[Row], servers: Sequence[Trace]) -> str | None:
-    """Return the rule by which the servers that saw the requests verified drafts; None if none of
-    them recorded it."""
-    seen = {row.get("server_run_id") for row in rows}
-    rules = {one.manifest.verification for one in servers if one.manifest.run_id in seen} - {None}
-    return listed(sorted(map(str, rules))) or None
 
 
 def _totals(trace: Trace) -> tuple[FileTotals, ...]:

@@ -47,7 +47,18 @@ def round_lengths(run: RunSummary, others: Sequence[RunSummary] = ()) -> tuple[R
     runs = [run, *(other for other in others if not other.mixed)]
     largest = max(run.k for run in runs)
     sources = [min((r for r in runs if r.k >= k), key=lambda r: r.k) for k in range(1, largest + 1)]
-    return (ONE_TOKEN, *(_at(source, k) for k, source in enumerate(sources, start=1)))
+    return (
+        ONE_TOKEN,
+        *(
+            length_at(
+                k,
+                source.acceptance.marginal,
+                source.acceptance.marginal_interval,
+                source.lengths_by_k,
+            )
+            for k, source in enumerate(sources, start=1)
+        ),
+    )
 
 
 def length_at(
@@ -76,10 +87,6 @@ def length_at(
         error=error if sure else math.inf,
         bias=CUT_OFF_BY if 0 < k < len(marginal) else 0.0,
     )
-
-
-def _at(run: RunSummary, k: int) -> RoundLength:
-    return length_at(k, run.acceptance.marginal, run.acceptance.marginal_interval, run.lengths_by_k)
 
 
 def possible_growth(run: RunSummary) -> float:

@@ -236,7 +236,21 @@ def write_file(
     if target.exists() and not target.is_file():
         _write_in_place(target, content)
     else:
-        _replace(target, content, 0o666 & ~_umask() if mode is None else mode, durable)
+        handle, partial = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=PARTIAL
+        )
+        try:
+            try:
+                write_all(handle, [content])
+                os.fchmod(handle, 0o666 & ~_umask() if mode is None else mode)
+                if durable:
+                    os.fsync(handle)
+            finally:
+                os.close(handle)
+            Path(partial).replace(target)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
 
 
 def check_folder(path: Path) -> None:
@@ -337,22 +351,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _replace(target: Path, content: bytes, mode: int, durable: bool) -> None:
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PARTIAL)
-    try:
-        try:
-            write_all(handle, [content])
-            os.fchmod(handle, mode)
-            if durable:
-                os.fsync(handle)
-        finally:
-            os.close(handle)
-        Path(partial).replace(target)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
 
 
 def _fill(descriptor: int, content: bytes) -> None:

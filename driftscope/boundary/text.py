@@ -63,7 +63,10 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         for form in {secret, quote(secret, safe="")}:
             for part in _parts(form):
-                _hide(text, part, hidden)
+                at = text.find(part)
+                while at >= 0:
+                    hidden[at : at + len(part)] = b"\x01" * len(part)
+                    at = text.find(part, at + 1)
     return _CREDENTIALS.sub(rf"\1 {MARK}", _replaced(text, hidden))
 
 
@@ -86,13 +89,6 @@ def _parts(secret: str) -> set[str]:
     if len(secret) <= _PART:
         return {secret} - {""}
     return {secret[at : at + _PART] for at in range(len(secret) - _PART + 1)}
-
-
-def _hide(text: str, part: str, hidden: bytearray) -> None:
-    at = text.find(part)
-    while at >= 0:
-        hidden[at : at + len(part)] = b"\x01" * len(part)
-        at = text.find(part, at + 1)
 
 
 def _replaced(text: str, hidden: bytearray) -> str:

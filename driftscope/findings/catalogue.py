@@ -163,7 +163,18 @@ def conclude(
             *(noted for run in senders for noted in notes_on_replay(run)),
             *(notes_on_plain(baseline) if isinstance(baseline, BaselineRun) else ()),
             *_unlike_baseline(cases, of_runs),
-            *_several_differences(cases),
+            *[
+                note(
+                    message,
+                    case.comparison.first,
+                    case.comparison.second,
+                    name="unlike",
+                    affects="run",
+                    answer=Answer.CANNOT_TELL,
+                )
+                for case in cases
+                if case.comparison and (message := case.comparability.warning)
+            ],
             *_differences_of_replays(replays),
         ),
         screen=first_screen_of(findings, answers, cases, senders, vouched),
@@ -285,22 +296,6 @@ def _stated_once(*notes: Finding) -> tuple[Finding, ...]:
             known or made, runs=tuple(dict.fromkeys((*runs, *made.runs)))
         )
     return tuple(stated.values())
-
-
-def _several_differences(cases: Sequence[Case]) -> list[Finding]:
-    """Note runs that differ from the run they are compared with in more than their drafter."""
-    return [
-        note(
-            message,
-            case.comparison.first,
-            case.comparison.second,
-            name="unlike",
-            affects="run",
-            answer=Answer.CANNOT_TELL,
-        )
-        for case in cases
-        if case.comparison and (message := case.comparability.warning)
-    ]
 
 
 def _differences_of_replays(replays: Sequence[ReplayCase]) -> list[Finding]:

@@ -122,16 +122,16 @@ class FirstScreen:
                 f"{listed(labels)}: {statement}." if self.several else f"{capital(statement)}."
                 for statement, labels in runs.items()
             ]
-            advised = dict.fromkeys(answer.advice for answer in about if not self._advises(answer))
+            advised = dict.fromkeys(
+                answer.advice
+                for answer in about
+                if not any(answer.advice in action.advice for action in self.actions)
+            )
             records = [words for words in advised if words not in told]
             told |= advised.keys()
             if texts or records:
                 rows.append((topic, (*texts, *records)))
         return tuple(rows)
-
-    def _advises(self, finding: Finding) -> bool:
-        """Return whether an action gives the advice of a finding, if it has one."""
-        return any(finding.advice in action.advice for action in self.actions)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -448,7 +448,24 @@ def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
         reference=_k_reference(case.run, case.advice),
         meaning=PREDICTED_TPOT.meaning,
     )
-    return time, _length(case.run, other), drafted
+    length, moved = case.run.acceptance.mean_length, case.run.changes and case.run.changes.points
+    if other is not None:
+        theirs = other.acceptance.mean_length
+        reference = f"{other.label} {number(theirs)}{_change(length, theirs)}"
+    elif case.run.changes is not None and moved:
+        reference = f"before it changed: {number(case.run.changes.levels[0].mean_length)}"
+    else:
+        reference = f"at most {case.run.k + 1}, without speculation 1"
+    return (
+        time,
+        KeyFigure(
+            value=number(length),
+            unit="tokens per round",
+            reference=reference,
+            meaning=MEAN_LENGTH.meaning,
+        ),
+        drafted,
+    )
 
 
 def _time_at_load(at_load: SpeedAtLoad) -> KeyFigure:
@@ -492,23 +509,6 @@ def _change(mine: float | None, other: float | None, *, doubtful: bool = False) 
     size = f"{100 * abs(share):.0f}%"
     doubt = ", not certain" if doubtful and size != "0%" else ""
     return f" ({'−' if share < 0 else '+'}{size}{doubt})"
-
-
-def _length(run: RunSummary, other: RunSummary | None) -> KeyFigure:
-    length, moved = run.acceptance.mean_length, run.changes and run.changes.points
-    if other is not None:
-        theirs = other.acceptance.mean_length
-        reference = f"{other.label} {number(theirs)}{_change(length, theirs)}"
-    elif run.changes is not None and moved:
-        reference = f"before it changed: {number(run.changes.levels[0].mean_length)}"
-    else:
-        reference = f"at most {run.k + 1}, without speculation 1"
-    return KeyFigure(
-        value=number(length),
-        unit="tokens per round",
-        reference=reference,
-        meaning=MEAN_LENGTH.meaning,
-    )
 
 
 def _k_reference(run: RunSummary, advice: Advice | None) -> str:

@@ -600,7 +600,9 @@ def acceptance_decays(case: Case) -> Finding | None:
     if estimate is None or not estimate[0] < DECAYED_BELOW.value:
         return None
     kept, spread = estimate
-    shifted = _shifted(case)
+    shares = case.run.groups.shares.items()
+    names = [label for label, share in shares if abs(share[-1] - share[0]) > MIX_SHIFT.value]
+    shifted = listed([f'"{name}"' for name in names])
     assumed = [f"the mix of requests changed as well ({shifted})"] if shifted else []
     trust, because = judged(last.requests + first.requests, spread, below=1.0, assumed=assumed)
     return Finding(
@@ -624,10 +626,3 @@ def acceptance_decays(case: Case) -> Finding | None:
         "engine is at fault (prefix cache, drafter cache), which is worth a bug report.",
         cost_tps=case.cost_of_losing(groups[1:], first.mean_length),
     )
-
-
-def _shifted(case: Case) -> str:
-    """Return in words the labels whose share of the rounds changed much."""
-    shares = case.run.groups.shares.items()
-    names = [label for label, share in shares if abs(share[-1] - share[0]) > MIX_SHIFT.value]
-    return listed([f'"{name}"' for name in names])

@@ -24,7 +24,6 @@ from driftscope.analysis.log_changes import (
     FEWEST_LINES,
     MANY_LINES,
     NOTHING,
-    LogChange,
 )
 from driftscope.analysis.number_words import (
     between,
@@ -109,7 +108,12 @@ def runs_part(case: Case) -> Finding | None:
     by_depth, depth = comparison.at(MARGINAL), comparison.parts_from or 1
     here, last = by_depth[depth - 1], by_depth[-1]
     better = comparison.first if accepts_less(comparison) else comparison.second
-    trust, because = _trust(comparison, here)
+    assumed = ["that the prompts are the same is assumed"] if comparison.assumed else []
+    below = 0.0 if here.difference < 0 else None
+    above = 0.0 if here.difference > 0 else None
+    trust, because = judged(
+        min(comparison.requests), here.interval, above=above, below=below, assumed=assumed
+    )
     comparable = comparison.comparability
     sure = comparable.decides(Claim.ACCEPTANCE)
     if not sure:
@@ -189,15 +193,6 @@ def runs_alike(case: Case) -> Finding | None:
         else f"If you expected a difference, record about {more:,} requests of the same prompts in "
         f"each run: a difference above {100 * ALIKE_WITHIN.value:.0f} points would then be "
         "detected.",
-    )
-
-
-def _trust(comparison: Comparison, here: Difference) -> tuple[Trust, str]:
-    assumed = ["that the prompts are the same is assumed"] if comparison.assumed else []
-    below = 0.0 if here.difference < 0 else None
-    above = 0.0 if here.difference > 0 else None
-    return judged(
-        min(comparison.requests), here.interval, above=above, below=below, assumed=assumed
     )
 
 
@@ -622,17 +617,6 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
     )
 
 
-def _log_falls(case: ReplayCase) -> list[tuple[Cell, LogChange]]:
-    """Return the falls within logs, the largest first."""
-    found = [
-        (cell, change)
-        for cell in case.run.cells
-        for change in (cell.totals.changes if cell.totals else ())
-        if change.falls
-    ]
-    return sorted(found, key=lambda pair: -pair[1].lost)
-
-
 @entry(
     about=ReplayCase,
     title="Acceptance falls within a server's log",
@@ -667,7 +651,14 @@ def _log_falls(case: ReplayCase) -> list[tuple[Cell, LogChange]]:
 )
 def falls_in_log(case: ReplayCase) -> Finding | None:
     """Find that acceptance falls over time, context or load within a log, or is gone in lines."""
-    falls = _log_falls(case)
+    # The falls within logs, the largest first.
+    found = [
+        (cell, change)
+        for cell in case.run.cells
+        for change in (cell.totals.changes if cell.totals else ())
+        if change.falls
+    ]
+    falls = sorted(found, key=lambda pair: -pair[1].lost)
     if not falls:
         return None
     cell, worst = falls[0]

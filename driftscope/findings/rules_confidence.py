@@ -44,25 +44,6 @@ _CHANCE = 0.5
 _TRIMS = "The engine cuts drafts by this confidence: fit it anew to this traffic."
 
 
-def _words(at: CalibrationAtDepth) -> str:
-    """Return how far confidence is off at a depth, and whether a threshold can tell accepted tokens
-    from rejected ones there."""
-    spread, heat, rank = at.bias_interval, at.temperature_interval, at.auroc_interval
-    ends = ""
-    if spread is not None:
-        ends = f" ({100 * spread.low:+.0f} to {100 * spread.high:+.0f} points)"
-    sure, right = percent(at.confidence), percent(at.accepted)
-    words = [f"at depth {at.depth} the drafter is {sure} sure and {right} is accepted{ends}"]
-    if heat is not None:
-        words.append(f"fitted temperature {number(at.temperature)}{between(heat)}")
-    if rank is not None:
-        can = "a threshold tells" if rank.low > _CHANCE else "no threshold is known to tell"
-        words.append(
-            f"{can} accepted tokens from rejected ones: AUROC {number(at.auroc)}{between(rank)}"
-        )
-    return "; ".join(words)
-
-
 def _widened(value: float, interval: Interval | None, depths: int) -> Interval | None:
     """Return an interval that holds for all depths together (Bonferroni)."""
     if interval is None:
@@ -109,9 +90,24 @@ def confidence_off(case: Case) -> Finding | None:
         return None
     trims = cuts_by_confidence(run)
     fitted = [f"{one.depth}: {number(one.temperature)}" for one in depths if one.temperature]
+    # How far confidence is off at a depth, and whether a threshold can tell accepted tokens
+    # from rejected ones there.
+    spread, heat, rank = at.bias_interval, at.temperature_interval, at.auroc_interval
+    ends = ""
+    if spread is not None:
+        ends = f" ({100 * spread.low:+.0f} to {100 * spread.high:+.0f} points)"
+    sure, right = percent(at.confidence), percent(at.accepted)
+    words = [f"at depth {at.depth} the drafter is {sure} sure and {right} is accepted{ends}"]
+    if heat is not None:
+        words.append(f"fitted temperature {number(at.temperature)}{between(heat)}")
+    if rank is not None:
+        can = "a threshold tells" if rank.low > _CHANCE else "no threshold is known to tell"
+        words.append(
+            f"{can} accepted tokens from rejected ones: AUROC {number(at.auroc)}{between(rank)}"
+        )
     return Finding(
         severity=Severity.MEDIUM if trims else Severity.INFO,
-        statement=_words(at),
+        statement="; ".join(words),
         evidence={
             "depth": at.depth,
             **figure("bias", at.bias, at.bias_interval),

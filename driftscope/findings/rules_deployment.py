@@ -6,7 +6,6 @@ from collections import Counter
 
 from driftscope.analysis.circumstances import Group, kept_of, usable
 from driftscope.analysis.comparability import Claim, comparability_of_parts
-from driftscope.analysis.figures.rounds import Side
 from driftscope.analysis.number_words import count, listed, number, percent
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 from driftscope.findings.case import Case, Need, Threshold, entry
@@ -119,16 +118,11 @@ def _else_between(case: Case, best: Group, worst: Group) -> str:
         return ""
     replica = side.requests.replica[side.rounds.request].astype(str)
     first, second = (side.of(replica == group.name) for group in (best, worst))
-    if labels := _other_labels(first, second):
-        return f"; the router sends them other labels ({listed(labels)}), which may explain it"
-    return comparability_of_parts(first, second, "the two replicas").doubt(Claim.ACCEPTANCE)
-
-
-def _other_labels(first: Side, second: Side) -> list[str]:
-    """Return the labels whose shares of the requests differ by more than OTHER_MIX."""
     a, b = Counter(first.labels), Counter(second.labels)
-    return sorted(
+    if labels := sorted(
         label
         for label in {*a, *b}
         if abs(a[label] / max(a.total(), 1) - b[label] / max(b.total(), 1)) > OTHER_MIX.value
-    )
+    ):
+        return f"; the router sends them other labels ({listed(labels)}), which may explain it"
+    return comparability_of_parts(first, second, "the two replicas").doubt(Claim.ACCEPTANCE)

@@ -269,7 +269,15 @@ def to_tell(case: Case | ReplayCase) -> str:
     if isinstance(again, list) and again:
         return f"driftscope pays {shlex.join(map(str, again))}"
     if isinstance(case, ReplayCase):
-        return _to_tell_senders(case)
+        # The command that asks the servers of a replay again. A server that was started
+        # for it is started again.
+        manifest = case.run.manifest
+        speculation = manifest.workload.get(SPECULATION)
+        if isinstance(speculation, Mapping):
+            return pays_words(manifest.target.name, speculative_config(speculation))
+        if case.reference is None or _is_one_server(case):
+            return pays_words(_url(case.run))
+        return pays_words(_url(case.run), "--without", shlex.quote(_url(case.reference)))
     if case.run.manifest.engine == _SGLANG:
         return pays_words(_SERVED_AT[_SGLANG])
     together = [
@@ -278,18 +286,6 @@ def to_tell(case: Case | ReplayCase) -> str:
         if (run.manifest.engine, run.manifest.target) == (_VLLM, case.run.manifest.target)
     ]
     return pays_command(*sorted([case.run, *together], key=lambda run: run.label))
-
-
-def _to_tell_senders(case: ReplayCase) -> str:
-    """Return the command that asks the servers of a replay again. A server that was started for it
-    is started again."""
-    manifest = case.run.manifest
-    speculation = manifest.workload.get(SPECULATION)
-    if isinstance(speculation, Mapping):
-        return pays_words(manifest.target.name, speculative_config(speculation))
-    if case.reference is None or _is_one_server(case):
-        return pays_words(_url(case.run))
-    return pays_words(_url(case.run), "--without", shlex.quote(_url(case.reference)))
 
 
 def _is_one_server(case: ReplayCase) -> bool:

@@ -116,7 +116,23 @@ class _Side:
 )
 def modes_disagree(case: Case) -> Finding | None:
     """Find that one drafter's acceptance depends on how it is executed."""
-    for one, other, within in _pairs(case):
+    # Pairs to compare: groups of this run by execution, then this run with runs of the same
+    # models. The flag is True for pairs within the run.
+    groups = case.run.groups.execution
+    sides = [
+        _Side(
+            name=f"in {group.name} execution",
+            requests=group.requests,
+            mean_length=group.mean_length,
+            interval=group.mean_length_interval,
+        )
+        for group in groups
+    ]
+    within_run = [(a, b, True) for n, a in enumerate(sides) for b in sides[n + 1 :]]
+    own = _of_run(case.run)
+    for one, other, within in within_run + [
+        (own, _of_run(other), False) for other in case.others if _twins(case, other)
+    ]:
         worse, better = sorted((one, other), key=lambda side: side.mean_length)
         if worse.interval is None or better.interval is None:
             continue
@@ -154,26 +170,6 @@ def _finding(
         option="--enforce-eager" if "eager" in better.name else None,
         cost_tps=case.cost_of(better.mean_length),
     )
-
-
-def _pairs(case: Case) -> list[tuple[_Side, _Side, bool]]:
-    """Return pairs to compare: groups of this run by execution, then this run with runs of the same
-    models. The flag is True for pairs within the run."""
-    groups = case.run.groups.execution
-    sides = [
-        _Side(
-            name=f"in {group.name} execution",
-            requests=group.requests,
-            mean_length=group.mean_length,
-            interval=group.mean_length_interval,
-        )
-        for group in groups
-    ]
-    within_run = [(a, b, True) for n, a in enumerate(sides) for b in sides[n + 1 :]]
-    own = _of_run(case.run)
-    return within_run + [
-        (own, _of_run(other), False) for other in case.others if _twins(case, other)
-    ]
 
 
 def _of_run(run: RunSummary) -> _Side:

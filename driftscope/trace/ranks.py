@@ -80,7 +80,12 @@ def joined(record: str, by_rank: Mapping[int, pa.Table], problems: list[str]) ->
     groups = _groups(whole, rank, _KEYS[record])
     if record == "step":
         return _merged(whole, groups, dict.fromkeys(_SLOWEST, _slowest))
-    complete = _complete(whole, rank, groups)
+    # The groups with a row of every rank that recorded anything in their replica.
+    replica = whole.column("replica").to_pylist()
+    ranks: defaultdict[int, set[int]] = defaultdict(set)
+    for of_replica, of_rank in zip(replica, rank.tolist(), strict=True):
+        ranks[of_replica].add(of_rank)
+    complete = [rows for rows in groups if len(rows) == len(ranks[replica[rows[0]]])]
     if left_out := len(groups) - len(complete):
         problems.append(
             f"{left_out} chains were recorded by only some of the tensor-parallel ranks and are "
@@ -115,15 +120,6 @@ def _groups(table: pa.Table, rank: Any, keys: tuple[str, ...]) -> list[Rows]:
         seen[of_rank, *key] += 1
         groups[*key, again].append(row)
     return list(groups.values())
-
-
-def _complete(table: pa.Table, rank: Any, groups: list[Rows]) -> list[Rows]:
-    """Return the groups with a row of every rank that recorded anything in their replica."""
-    replica = table.column("replica").to_pylist()
-    ranks: defaultdict[int, set[int]] = defaultdict(set)
-    for of_replica, of_rank in zip(replica, rank.tolist(), strict=True):
-        ranks[of_replica].add(of_rank)
-    return [rows for rows in groups if len(rows) == len(ranks[replica[rows[0]]])]
 
 
 def _merged(table: pa.Table, groups: list[Rows], merge: Mapping[str, Any]) -> pa.Table:

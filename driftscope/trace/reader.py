@@ -93,7 +93,9 @@ def _faults(table: pa.Table, record: str) -> Iterator[str]:
         elif pa.types.is_list(field.type):
             yield from _long_lists(field.name, column)
         elif pa.types.is_string(field.type):
-            yield from _long_texts(field.name, column)
+            longest = pc.max(pc.binary_length(column)).as_py()
+            if longest is not None and longest > MAX_TEXT_CHARS:
+                yield f"{field.name} is a text of {longest} bytes, more than {MAX_TEXT_CHARS}"
         elif field.name in BOUNDS:
             yield from _out_of_bounds(field.name, column)
 
@@ -109,12 +111,6 @@ def _out_of_bounds(name: str, column: pa.ChunkedArray) -> Iterator[str]:
         yield f"{name} is {range_['max']:g}, more than {high:g}"
     elif pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         yield f"{name} is not a number in some rows"
-
-
-def _long_texts(name: str, column: pa.ChunkedArray) -> Iterator[str]:
-    longest = pc.max(pc.binary_length(column)).as_py()
-    if longest is not None and longest > MAX_TEXT_CHARS:
-        yield f"{name} is a text of {longest} bytes, more than {MAX_TEXT_CHARS}"
 
 
 def _long_lists(name: str, column: pa.ChunkedArray) -> Iterator[str]:

@@ -450,26 +450,20 @@ def _coarser(name: str, column: pa.ChunkedArray) -> pa.Array:
     if array.type == _FLOAT_LIST:
         return _with_values(array, rounded(_floats(array)))
     if name in TIMES:
-        return _microseconds(array)
+        # Seconds as timestamps, or unchanged if any of them cannot be converted.
+        values = numbers_of(array)
+        if array.null_count or not (np.abs(values) < _LATEST_S).all():
+            return array
+        return with_validity(np.rint(values * MICROSECONDS).astype(np.int64)).cast(_TIMESTAMP)
     if name in MEASURED:
-        return with_validity(_rounded_alike(numbers_of(array)), validity_of(array))
+        numbers = numbers_of(array)
+        with np.errstate(over="ignore"):
+            narrow = numbers.astype(np.float32)
+        both = np.asarray(narrow == numbers)
+        return with_validity(
+            np.where(both, rounded(narrow).astype(np.float64), rounded(numbers)), validity_of(array)
+        )
     return array
-
-
-def _rounded_alike(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round numbers that were float32 as float32: they may also be in a list or derived."""
-    with np.errstate(over="ignore"):
-        narrow = numbers.astype(np.float32)
-    both = np.asarray(narrow == numbers)
-    return np.where(both, rounded(narrow).astype(np.float64), rounded(numbers))
-
-
-def _microseconds(seconds: pa.Array) -> pa.Array:
-    """Return seconds as timestamps, or unchanged if any of them cannot be converted."""
-    values = numbers_of(seconds)
-    if seconds.null_count or not (np.abs(values) < _LATEST_S).all():
-        return seconds
-    return with_validity(np.rint(values * MICROSECONDS).astype(np.int64)).cast(_TIMESTAMP)
 
 
 def _seconds(column: pa.ChunkedArray) -> pa.Array:

@@ -89,30 +89,26 @@ _CAUTION = (
 def interventions(result: Ablation) -> Section:
     """Return the section of the interventions."""
     served = result.effects[0].acceptance.mean_length
+    head = ["intervention", "with", "what a change shows", "acceptance length", "change"]
     return Section(
         id="interventions",
         name="What each intervention changes",
         lead=f"Acceptance length as served: {served:.2f} tokens per round, each position counting "
         "as a round. The intervals of the changes hold for all interventions together.",
         below=[
-            _table(result),
+            table(
+                [*head, "interval of the change", "prompts"],
+                [_row(effect) for effect in result.effects],
+                words=3,
+                caption="Acceptance length under each intervention",
+                sortable=True,
+            ),
             part("paragraph", _CAUTION, "note"),
             *(
                 part("paragraph", f"Not applicable: {name}: {reason}.", "note")
                 for name, reason in result.not_applicable.items()
             ),
         ],
-    )
-
-
-def _table(result: Ablation) -> Markup:
-    head = ["intervention", "with", "what a change shows", "acceptance length", "change"]
-    return table(
-        [*head, "interval of the change", "prompts"],
-        [_row(effect) for effect in result.effects],
-        words=3,
-        caption="Acceptance length under each intervention",
-        sortable=True,
     )
 
 
@@ -302,7 +298,35 @@ def _loss_row(name: str, part: Part) -> list[str]:
 
 def to_html(result: Ablation, *, command: str | None = None) -> str:
     """Return the page; `command` is the command line that made it, shown at its end."""
-    made = [*_sections(result), _origin(result, command)]
+    found = [loss(result.decomposition, result.k)] if result.decomposition else []
+    found += [interventions(result), agreement(result)]
+    if result.near_misses is not None:
+        found.append(near_misses(result.near_misses))
+    if result.vocabulary.lacking:
+        found.append(vocabulary(result.vocabulary))
+    rows = [
+        ["drafter", result.drafter],
+        ["target", result.target],
+        ["tokens per draft", str(result.k)],
+        ["prompts", str(result.prompts)],
+        ["positions", f"{result.positions:,}"],
+    ]
+    made = [
+        *found,
+        Section(
+            id="provenance",
+            name="What was run",
+            lead="Both models ran outside any engine, on the target's own greedy answers.",
+            below=[
+                table(["", ""], rows, words=2, caption="What was run"),
+                *(
+                    [part("paragraph", "Made again with:"), part("to_copy", command)]
+                    if command
+                    else []
+                ),
+            ],
+        ),
+    ]
     name = Path(result.drafter).name or result.drafter
     content = Content(
         title=f"Why: {name}",
@@ -312,16 +336,6 @@ def to_html(result: Ablation, *, command: str | None = None) -> str:
         figures=figures_of([picture for section in made for picture in section.pictures]),
     )
     return framed(content)
-
-
-def _sections(result: Ablation) -> list[Section]:
-    found = [loss(result.decomposition, result.k)] if result.decomposition else []
-    found += [interventions(result), agreement(result)]
-    if result.near_misses is not None:
-        found.append(near_misses(result.near_misses))
-    if result.vocabulary.lacking:
-        found.append(vocabulary(result.vocabulary))
-    return found
 
 
 def _opening(result: Ablation, name: str) -> Markup:
@@ -338,22 +352,3 @@ def _opening(result: Ablation, name: str) -> Markup:
 
 
 _STATES = {True: ("◆ Worth a look", "medium"), False: ("✓ Nothing found", "info")}
-
-
-def _origin(result: Ablation, command: str | None) -> Section:
-    rows = [
-        ["drafter", result.drafter],
-        ["target", result.target],
-        ["tokens per draft", str(result.k)],
-        ["prompts", str(result.prompts)],
-        ["positions", f"{result.positions:,}"],
-    ]
-    return Section(
-        id="provenance",
-        name="What was run",
-        lead="Both models ran outside any engine, on the target's own greedy answers.",
-        below=[
-            table(["", ""], rows, words=2, caption="What was run"),
-            *([part("paragraph", "Made again with:"), part("to_copy", command)] if command else []),
-        ],
-    )

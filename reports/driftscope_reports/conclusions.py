@@ -63,12 +63,17 @@ def opening(analysis: Analysis, notes: Sequence[Finding]) -> Markup:
     """
     screen, picture = analysis.screen, lead_picture(analysis)
     words, detail = split(screen.headline)
+    several = len(analysis.runs) > 1
     return macro(
         _TEMPLATE,
         "opening",
         screen=screen,
         state=STATES[screen.state],
-        slices=_slices(analysis.runs),
+        slices=[
+            f"✂ Part of {run.label if several else 'the run'}: {run.slice.words(run.requests)}"
+            for run in analysis.runs
+            if run.slice is not None
+        ],
         headline=words,
         detail=detail,
         figures=[
@@ -95,16 +100,6 @@ def split(headline: str) -> tuple[str, str]:
     else:
         detail = f"95% interval {interval['ends']}"
     return _BRACKET.sub("", headline, count=1), f"{detail}."
-
-
-def _slices(runs: Sequence[RunSummary]) -> list[str]:
-    """Return a mark for each run that is only a part of what was recorded."""
-    several = len(runs) > 1
-    return [
-        f"✂ Part of {run.label if several else 'the run'}: {run.slice.words(run.requests)}"
-        for run in runs
-        if run.slice is not None
-    ]
 
 
 def answers(screen: FirstScreen) -> Markup | None:
@@ -141,20 +136,22 @@ def findings(analysis: Analysis) -> Markup:
         for group in same
     ]
     content = macro(_TEMPLATE, "cards", groups, analysis.screen, several) if groups else ""
+    counts = [
+        (sum(each.severity is severity for each in analysis.findings), severity)
+        for severity in Severity
+    ]
+    shown = ", ".join(f"{n} {_SEVERITY[severity]}" for n, severity in counts if n)
     return part(
-        "fold", "findings", "Findings and what to do", _in_short(analysis.findings), content
+        "fold",
+        "findings",
+        "Findings and what to do",
+        (f"{shown}." if shown else "No findings."),
+        content,
     )
 
 
 def _doubt(finding: Finding) -> int:
     return list(Trust).index(finding.confidence)
-
-
-def _in_short(made: Sequence[Finding]) -> str:
-    """Return how many findings there are of each severity."""
-    counts = [(sum(each.severity is severity for each in made), severity) for severity in Severity]
-    shown = ", ".join(f"{n} {_SEVERITY[severity]}" for n, severity in counts if n)
-    return f"{shown}." if shown else "No findings."
 
 
 def _advised(group: Sequence[Finding], screen: FirstScreen) -> list[tuple[str, str]]:
@@ -181,7 +178,19 @@ def lead_picture(analysis: Analysis) -> Picture | None:
 
 
 def _by_depth(analysis: Analysis) -> Picture:
-    shade, marks = _differing_depths(analysis.cases), _better_k(analysis.cases)
+    # A line at each K that surely serves faster than the one that ran.
+    known = [
+        (case.run.label, case.advice.overall.best_k)
+        for case in analysis.cases
+        if case.advice and case.advice.worth_it and not case.advice.useless
+    ]
+    several = len(analysis.cases) > 1
+    marks = tuple(
+        Mark(x=k, text=f"K = {k} is faster{f' ({label})' if several else ''}")
+        for label, k in known
+        if k > 0
+    )
+    shade = _differing_depths(analysis.cases)
     picture = marginal_acceptance(analysis.runs, marks=marks, y_most=1.0, shade=shade)
     return picture if shade is None else replace(picture, how=f"{picture.how} {_SHADED}")
 
@@ -200,21 +209,6 @@ def _differing_depths(cases: Sequence[Case]) -> tuple[float, float] | None:
     if not depths or len(depths) == max(case.run.k for case in cases):
         return None
     return min(depths) - 0.5, max(depths) + 0.5
-
-
-def _better_k(cases: Sequence[Case]) -> tuple[Mark, ...]:
-    """Return a line at each K that surely serves faster than the one that ran."""
-    known = [
-        (case.run.label, case.advice.overall.best_k)
-        for case in cases
-        if case.advice and case.advice.worth_it and not case.advice.useless
-    ]
-    several = len(cases) > 1
-    return tuple(
-        Mark(x=k, text=f"K = {k} is faster{f' ({label})' if several else ''}")
-        for label, k in known
-        if k > 0
-    )
 
 
 def _by_condition(replays: Sequence[ReplaySummary]) -> Picture | None:

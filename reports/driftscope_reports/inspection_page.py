@@ -108,6 +108,9 @@ def _rms(trial: Trial) -> Picture:
 
 def _top1(trial: Trial) -> Picture:
     top1 = trial.figures["top1"]
+    found = trial.inside.confidence
+    rates = tuple(each.value if each else None for each in found.right)
+    spread = tuple(each.interval if each else None for each in found.right)
     return Picture(
         id="confidence",
         title=f"Confidence: {percent(top1[0])} at depth 1, {percent(top1[-1])} at depth {trial.k}",
@@ -115,7 +118,15 @@ def _top1(trial: Trial) -> Picture:
         "Where drafts get that far with nothing wrong before, the two other lines compare it with "
         "the share of tokens that are right: confidence far above it is confidence in wrong "
         "tokens.",
-        chart=_chart(_confidence(trial), "probability", Unit.SHARE),
+        chart=_chart(
+            [
+                line("all positions", trial.figures["top1"]),
+                line("sure, in accepted drafts", found.sure, run=1),
+                line("right, in accepted drafts", rates, run=2, intervals=spread),
+            ],
+            "probability",
+            Unit.SHARE,
+        ),
         definitions=(TOP1,),
     )
 
@@ -124,19 +135,9 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _confidence(trial: Trial) -> list[Any]:
-    found = trial.inside.confidence
-    rates = tuple(each.value if each else None for each in found.right)
-    spread = tuple(each.interval if each else None for each in found.right)
-    return [
-        line("all positions", trial.figures["top1"]),
-        line("sure, in accepted drafts", found.sure, run=1),
-        line("right, in accepted drafts", rates, run=2, intervals=spread),
-    ]
-
-
 def _repairs(trial: Trial) -> Section:
     best = best_repair(trial)
+    head = ("change", "if it helps, this was wrong", "prompts", "acceptance length", "gain", "p")
     return Section(
         id="repairs",
         name="Repairs that were tried",
@@ -144,26 +145,21 @@ def _repairs(trial: Trial) -> Section:
         + (f" ({STOPPED}: another one may help more). " if trial.stopped else ". ")
         + (f"This one helps: {best.repair.change}." if best else "None helps beyond chance."),
         below=[
-            _table(trial),
+            table(
+                [*head[:5], "95% interval of the gain, corrected", head[5]],
+                [
+                    *(_row(each.repair, each) for each in trial.tried),
+                    *(_row(rendering.rendering, rendering) for rendering in trial.renderings),
+                ],
+                words=2,
+                caption="Acceptance length with each repair",
+                sortable=True,
+            ),
             *(
                 part("paragraph", f"Not tried: {', '.join(ids)}: {reason}.", "note")
                 for reason, ids in by_reason(trial.not_applicable).items()
             ),
         ],
-    )
-
-
-def _table(trial: Trial) -> Markup:
-    head = ("change", "if it helps, this was wrong", "prompts", "acceptance length", "gain", "p")
-    return table(
-        [*head[:5], "95% interval of the gain, corrected", head[5]],
-        [
-            *(_row(each.repair, each) for each in trial.tried),
-            *(_row(rendering.rendering, rendering) for rendering in trial.renderings),
-        ],
-        words=2,
-        caption="Acceptance length with each repair",
-        sortable=True,
     )
 
 
@@ -204,38 +200,36 @@ def to_html(result: Inspection, *, command: str | None = None) -> str:
     name = Path(result.drafter).name or result.drafter
     parts = sections(result.trial) if result.trial else []
     made = [*parts, _origin(result, name, command)]
+    # The first screen: how bad it is, and the result in one sentence.
+    worst = next((level for level in Level if result.count(level)), Level.NOTE)
+    words, kind = _HEALTHY if worst is Level.NOTE else LEVELS[worst]
+    if worst is Level.NOTE and result.answer is Answer.CANNOT_TELL and result.trial:
+        words, kind = "◆ not promised", "medium"
+    counts = ", ".join(
+        f"{number} {level}{'' if number == 1 else 's'}"
+        for level in Level
+        if (number := result.count(level))
+    )
+    first = result.results[0] if result.results else None
+    lead = f"; first: {first.title}" if first and first.level is Level.ERROR else ""
     content = Content(
         title=f"Inspection: {name}",
         skip="Skip to the result",
         contents=[("verdict", "Result"), ("findings", "Found"), *((s.id, s.name) for s in made)],
         main=[
-            _opening(result, name),
+            part(
+                "opening",
+                words,
+                kind,
+                (f"{name}: {counts or 'nothing found'} in {result.checks} checks{lead}"),
+                [result.conclusion],
+            ),
             cards(result),
             *(section_html(section) for section in made),
         ],
         figures=figures_of([picture for section in made for picture in section.pictures]),
     )
     return framed(content)
-
-
-def _opening(result: Inspection, name: str) -> Markup:
-    """Return the first screen: how bad it is, and the result in one sentence."""
-    worst = next((level for level in Level if result.count(level)), Level.NOTE)
-    words, kind = _HEALTHY if worst is Level.NOTE else LEVELS[worst]
-    if worst is Level.NOTE and result.answer is Answer.CANNOT_TELL and result.trial:
-        words, kind = "◆ not promised", "medium"
-    return part("opening", words, kind, _counts(result, name), [result.conclusion])
-
-
-def _counts(inspection: Inspection, name: str) -> str:
-    counts = ", ".join(
-        f"{number} {level}{'' if number == 1 else 's'}"
-        for level in Level
-        if (number := inspection.count(level))
-    )
-    first = inspection.results[0] if inspection.results else None
-    lead = f"; first: {first.title}" if first and first.level is Level.ERROR else ""
-    return f"{name}: {counts or 'nothing found'} in {inspection.checks} checks{lead}"
 
 
 def _origin(inspection: Inspection, name: str, command: str | None) -> Section:

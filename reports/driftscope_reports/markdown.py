@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from driftscope.analysis.number_words import NOTHING, ks_of, listed, number
 from driftscope.boundary.text import shown as printable
 from driftscope.findings.finding import Finding
-from driftscope.findings.first_screen import FirstScreen
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
 from driftscope_reports.terminal import figure_rows, marked
@@ -20,22 +19,7 @@ def to_markdown(analysis: Analysis) -> str:
     """Return the report as GitHub-flavoured Markdown, with a newline at the end."""
     screen = analysis.screen
     others = [note for note in analysis.notes if note not in analysis.losses]
-    parts = [
-        _quoted("Not everything was recorded:", analysis.losses),
-        f"### {text(screen.headline)}",
-        text(f"But: {screen.cause}") if screen.cause else "",
-        _lines(screen),
-        _figures(analysis),
-        _by_depth(analysis),
-        "\n".join(line for finding in analysis.other_findings for line in _finding(finding)),
-        _quoted("Mind:", others),
-        f"driftscope {__version__}",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _lines(screen: FirstScreen) -> str:
-    """Return the lines of the first screen as a list, what to do last."""
+    # The lines of the first screen as a list, what to do last.
     lines = [
         f"- **{text(topic.words)}**: {sentences(' '.join(told))}" for topic, told in screen.lines
     ]
@@ -45,7 +29,18 @@ def _lines(screen: FirstScreen) -> str:
         lines.append(f"- **What to do**: {sentences(action.advice)}{why}{_assumed(action)}")
         lines += [f"- **Option**: {code(action.option)}"] if action.option else []
         lines += _causes(action)
-    return "\n".join(lines)
+    parts = [
+        _quoted("Not everything was recorded:", analysis.losses),
+        f"### {text(screen.headline)}",
+        text(f"But: {screen.cause}") if screen.cause else "",
+        "\n".join(lines),
+        _figures(analysis),
+        _by_depth(analysis),
+        "\n".join(line for finding in analysis.other_findings for line in _finding(finding)),
+        _quoted("Mind:", others),
+        f"driftscope {__version__}",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def code(raw: str) -> str:

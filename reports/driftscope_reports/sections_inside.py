@@ -84,13 +84,22 @@ def drift(analysis: Analysis) -> Section:
         else "Nothing was measured inside the drafter, so only acceptance can be shown; attention "
         "masses and hidden state are not applicable."
     )
+    # Attention by distance of each run that recorded it, and the shift of all runs by depth,
+    # in matched rounds for a run without masses by distance.
+    known = [(i, run, run.attention_drift) for i, run in enumerate(runs) if run.attention_drift]
+    moved = [
+        _by_distance(i, run, found, found.distances, runs)
+        for i, run, found in known
+        if found.distances is not None
+    ]
+    moved += _shifts(known, runs)
     return Section(
         id="drift",
         name="The drift picture",
         lead="Point at a depth, or press the arrow keys in a picture, to mark that depth in all "
         "pictures of this page.",
         conclusion=_drift_conclusion(runs),
-        pictures=[*_moved_attention(runs), *areas, *acceptance(runs), *lines, *heads],
+        pictures=[*moved, *areas, *acceptance(runs), *lines, *heads],
         affects=("masses", "acceptance"),
         missing=missing,
     )
@@ -126,9 +135,15 @@ def marginal_acceptance(runs: _Runs, **how: Any) -> Picture:
         )
         for i, run in enumerate(runs)
     ]
+    parts = [
+        f"{percent(run.acceptance.marginal[0])} to {percent(run.acceptance.marginal[-1])}"
+        for run in runs
+    ]
+    last = {run.k for run in runs}
+    end = f"{axis_name(runs)} {last.pop()}" if len(last) == 1 else "the last one"
     return Picture(
         id="acceptance-marginal",
-        title=_acceptance_title(runs),
+        title=f"From {axis_name(runs)} 1 to {end}, acceptance goes from {by_run(runs, parts)}",
         how="Share of the rounds drafting this deep that are accepted up to this depth, so the "
         "line can only fall. Bars are 95% intervals.",
         chart=by_depth(runs, rates, "of all rounds", unit=Unit.SHARE, **how),
@@ -193,16 +208,6 @@ def _by_k(run: RunSummary, runs: _Runs) -> Picture:
         chart=shares_by_depth([run], lines, "of rounds with this K"),
         definitions=(MARGINAL, MEAN_LENGTH),
     )
-
-
-def _acceptance_title(runs: _Runs) -> str:
-    parts = [
-        f"{percent(run.acceptance.marginal[0])} to {percent(run.acceptance.marginal[-1])}"
-        for run in runs
-    ]
-    last = {run.k for run in runs}
-    end = f"{axis_name(runs)} {last.pop()}" if len(last) == 1 else "the last one"
-    return f"From {axis_name(runs)} 1 to {end}, acceptance goes from {by_run(runs, parts)}"
 
 
 def _conditional_title(runs: _Runs) -> str:
@@ -396,22 +401,15 @@ _POINTS = 100
 """Points of attention in the whole of it."""
 
 
-def _moved_attention(runs: _Runs) -> list[Picture]:
-    """Return attention by distance of each run that recorded it, and the shift of all runs by
-    depth, in matched rounds for a run without masses by distance."""
-    known = [(i, run, run.attention_drift) for i, run in enumerate(runs) if run.attention_drift]
-    out = [
-        _by_distance(i, run, found, found.distances, runs)
-        for i, run, found in known
-        if found.distances is not None
-    ]
-    return [*out, *_shifts(known, runs)]
-
-
 def _by_distance(
     index: int, run: RunSummary, found: AttentionDrift, masses: ByDistance, runs: _Runs
 ) -> Picture:
-    places = [*_bin_names(masses.edges), "sink"]
+    # The names of the bins: "3", "8 to 15", "64 on".
+    inner = [
+        f"{first}" if beyond == first + 1 else f"{first} to {beyond - 1}"
+        for first, beyond in pairwise(masses.edges)
+    ]
+    places = [*inner, f"{masses.edges[-1]} on", "sink"]
     expected = expectation(
         f"{axis_name([run])} 1, expected at every {axis_name([run])}",
         [*masses.first, masses.sink[0]],
@@ -443,18 +441,13 @@ def _by_distance(
     )
 
 
-def _bin_names(edges: Sequence[int]) -> list[str]:
-    """Return the names of the bins: "3", "8 to 15", "64 on"."""
-    inner = [
-        f"{first}" if beyond == first + 1 else f"{first} to {beyond - 1}"
-        for first, beyond in pairwise(edges)
-    ]
-    return [*inner, f"{edges[-1]} on"]
-
-
 def _shifts(known: Sequence[tuple[int, RunSummary, AttentionDrift]], runs: _Runs) -> list[Picture]:
     drawn = [
-        (i, run, found, values) for i, run, found in known if any(values := _estimates_of(found))
+        (i, run, found, values)
+        for i, run, found in known
+        if any(
+            values := (found.near_shift if found.source is Source.DISTANCES else found.own_excess)
+        )
     ]
     if not drawn:
         return []
@@ -487,10 +480,6 @@ _MATCHED = (
 )
 
 
-def _estimates_of(found: AttentionDrift) -> Sequence[Estimate | None]:
-    return found.near_shift if found.source is Source.DISTANCES else found.own_excess
-
-
 def _shift_line(index: int, run: RunSummary, estimates: Sequence[Estimate | None]) -> Any:
     values = [_POINTS * estimate.value if estimate else math.nan for estimate in estimates]
     spreads = [scaled(estimate.interval, _POINTS) if estimate else None for estimate in estimates]
@@ -520,13 +509,21 @@ def _hidden(runs: _Runs) -> list[Picture]:
         known = _measured(runs, [getattr(run.hidden, field) for run in runs])
         if known:
             ratios = [times(v[-1] / v[0] if v[0] else None) for _, _, v in known]
-            ends = _named_parts(known, ratios, runs)
+            names = [f" ({run.label})" if len(runs) > 1 else "" for _, run, _ in known]
+            ends = listed([f"{words}{name}" for words, name in zip(ratios, names, strict=True)])
             out.append(
                 Picture(
                     id=f"hidden-{field.removesuffix('_rms')}",
                     title=f"{what.title}: {ends} from {axis_name(runs)} 1 to the last",
                     how=f"{words} A flat line is healthy, whatever its level.",
-                    chart=by_depth(runs, _lines(known, field), "RMS"),
+                    chart=by_depth(
+                        runs,
+                        [
+                            line(run.label, values, run=i, intervals=run.spread.get(field, ()))
+                            for i, run, values in known
+                        ],
+                        "RMS",
+                    ),
                     definitions=(what, hidden.GROWTH),
                 )
             )
@@ -536,18 +533,6 @@ def _hidden(runs: _Runs) -> list[Picture]:
 def _measured(runs: _Runs, values: Sequence[Sequence[float] | None]) -> _Lines:
     found = enumerate(zip(runs, values, strict=True))
     return [(i, run, v) for i, (run, v) in found if v is not None]
-
-
-def _lines(known: _Lines, spread: str) -> list[Any]:
-    return [
-        line(run.label, values, run=i, intervals=run.spread.get(spread, ()))
-        for i, run, values in known
-    ]
-
-
-def _named_parts(known: _Lines, parts: Sequence[str], runs: _Runs) -> str:
-    names = [f" ({run.label})" if len(runs) > 1 else "" for _, run, _ in known]
-    return listed([f"{words}{name}" for words, name in zip(parts, names, strict=True)])
 
 
 def _captured(runs: _Runs) -> list[Picture]:

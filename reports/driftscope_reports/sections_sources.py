@@ -82,13 +82,30 @@ def requests(analysis: Analysis) -> Section:
         )
     named = [request for run in runs if run.closeup for request in run.closeup.named]
     lengths = sorted(request.mean_length for request in named)
+    rows = [
+        _request_row(i, run, request)
+        for i, run in enumerate(runs)
+        if run.closeup
+        for request in run.closeup.named
+    ]
+    kept = [at for at in range(len(_HEAD)) if _tells(_HEAD[at], [row[at] for row in rows])]
     return Section(
         id="requests",
         name="Requests",
         conclusion=f"Single requests yield {number(lengths[0])} to {number(lengths[-1])} tokens "
         "per round.",
         lead=_requests_lead(runs),
-        below=[part("search"), _requests(runs)],
+        below=[
+            part("search"),
+            table(
+                [_HEAD[at] for at in kept],
+                [[row[at] for at in kept] for row in rows],
+                words=sum(at < _WORDS for at in kept),
+                caption="Requests, worst acceptance first",
+                sortable=True,
+                id="request-table",
+            ),
+        ],
         affects=("requests",),
     )
 
@@ -129,24 +146,6 @@ def _requests_lead(runs: tuple[RunSummary, ...]) -> str:
     if kept:
         text = "Prompts and answers were kept, and opened requests show them."
     return f"{which} by tokens per round, worst first. Underlined requests can be opened. {text}"
-
-
-def _requests(runs: tuple[RunSummary, ...]) -> Markup:
-    rows = [
-        _request_row(i, run, request)
-        for i, run in enumerate(runs)
-        if run.closeup
-        for request in run.closeup.named
-    ]
-    kept = [at for at in range(len(_HEAD)) if _tells(_HEAD[at], [row[at] for row in rows])]
-    return table(
-        [_HEAD[at] for at in kept],
-        [[row[at] for at in kept] for row in rows],
-        words=sum(at < _WORDS for at in kept),
-        caption="Requests, worst acceptance first",
-        sortable=True,
-        id="request-table",
-    )
 
 
 def _tells(name: str, cells: list[str]) -> bool:
@@ -224,10 +223,18 @@ def replays(analysis: Analysis) -> Section | None:
     """Return tables of every replay; None without one."""
     if not analysis.senders:
         return None
+    known = [run.planned for run in analysis.senders if run.planned is not None]
+    answered = sum(run.ended.get("answered", 0) for run in analysis.senders)
+    sentences = [f"The client recorded {answered:,} answers to {sum(known):,} requests."]
+    if any(cell.totals for run in analysis.senders for cell in run.cells):
+        sentences.append(
+            "Sums of another tool's file have no rows of single requests; an interval is made of "
+            f"{BOUNDS}."
+        )
     return Section(
         id="senders",
         name="As measured by the client",
-        lead=_replays_lead(analysis),
+        lead=" ".join(sentences if known else sentences[1:]),
         below=[
             *(
                 part("paragraph", f"{capital(run.validity.words)}.", head=f"{run.label}:")
@@ -263,18 +270,6 @@ _DEFINITIONS = (
     AGAINST,
     OUTCOME,
 )
-
-
-def _replays_lead(analysis: Analysis) -> str:
-    known = [run.planned for run in analysis.senders if run.planned is not None]
-    answered = sum(run.ended.get("answered", 0) for run in analysis.senders)
-    sentences = [f"The client recorded {answered:,} answers to {sum(known):,} requests."]
-    if any(cell.totals for run in analysis.senders for cell in run.cells):
-        sentences.append(
-            "Sums of another tool's file have no rows of single requests; an interval is made of "
-            f"{BOUNDS}."
-        )
-    return " ".join(sentences if known else sentences[1:])
 
 
 def _cells(analysis: Analysis) -> Markup:
@@ -321,13 +316,12 @@ def _figures(sums: FileTotals) -> list[str]:
     depths = sums.marginal
     return [
         sums.period,
-        *(_whole(n) for n in (sums.k, sums.rounds, sums.verified, sums.accepted)),
+        *(
+            (NOT_RECORDED if n is None else f"{n:,}")
+            for n in (sums.k, sums.rounds, sums.verified, sums.accepted)
+        ),
         NOT_RECORDED if depths is None else " ".join(number(rate) for rate in depths),
     ]
-
-
-def _whole(value: int | None) -> str:
-    return NOT_RECORDED if value is None else f"{value:,}"
 
 
 def _outcomes(analysis: Analysis) -> Markup | None:
@@ -406,30 +400,29 @@ _DRAFTED = {
 }
 
 
-def _provenance(analysis: Analysis) -> Markup:
-    """Return engine, models, settings, losses and cost, one column per run."""
+def provenance(analysis: Analysis, command: str | None = None) -> Section:
+    """Return provenance as the last section, with the command that reproduces the file."""
+    again = [part("paragraph", "Made again with:"), part("to_copy", command)] if command else []
+    # Engine, models, settings, losses and cost, one column per run.
     columns = [provenance_parts(run) for run in analysis.runs]
     rows = [
         [name, *(column[name] for column in columns)]
         for name in (columns[0] if columns else ())
         if any(column[name] != NOTHING for column in columns)
     ]
-    return table(
-        ["", *(run.label for run in analysis.runs)],
-        rows,
-        words=1 + len(analysis.runs),
-        caption="Where these figures come from",
-    )
-
-
-def provenance(analysis: Analysis, command: str | None = None) -> Section:
-    """Return provenance as the last section, with the command that reproduces the file."""
-    again = [part("paragraph", "Made again with:"), part("to_copy", command)] if command else []
     return Section(
         id="provenance",
         name="Provenance",
         conclusion=_provenance_conclusion(analysis),
-        below=[*again, _provenance(analysis)],
+        below=[
+            *again,
+            table(
+                ["", *(run.label for run in analysis.runs)],
+                rows,
+                words=1 + len(analysis.runs),
+                caption="Where these figures come from",
+            ),
+        ],
     )
 
 
@@ -456,6 +449,11 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
     """Return what identifies the run and how it was recorded, by name."""
     manifest, recording = run.manifest, run.recording
     flags = [name for name, value in sorted(manifest.norm_flags.items()) if value]
+    sizes = {
+        "tensor": manifest.tensor_parallel,
+        "data": manifest.data_parallel,
+        "pipeline": manifest.pipeline_parallel,
+    }
     return {
         "engine": f"{manifest.engine} {manifest.engine_version}",
         "runner": manifest.runner,
@@ -474,14 +472,19 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "attention backend": manifest.attention_backend,
         "masses by": _STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy),
         "sink set": _sink(manifest),
-        "parallel": ", ".join(_parallel(manifest)) or NOTHING,
+        "parallel": ", ".join(
+            [f"{kind} parallel {size}" for kind, size in sizes.items() if size > 1]
+        )
+        or NOTHING,
         "meaning of depth": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
         "sampling": _sampling(manifest),
         "first chain, computed twice": _witnessed(manifest),
         "chains": f"{recording.chains:,} recorded, {_verified(recording)} verified",
         "rows dropped": f"{recording.dropped:,}",
         "errors caught in hooks": f"{recording.errors:,}",
-        "probe's memory on the device": _megabytes(manifest.device_bytes),
+        "probe's memory on the device": NOTHING
+        if manifest.device_bytes is None
+        else f"at most {manifest.device_bytes / 1e6:.1f} MB on each rank's device",
         "probe cost, all in": percent(recording.overhead_fraction),
         "written by": f"driftscope {manifest.driftscope_version}",
     }
@@ -521,10 +524,6 @@ def _witnessed(manifest: Manifest) -> str:
     return f"{AGREES}; fed to the next depth: {manifest.fed_state or 'not known'}"
 
 
-def _megabytes(octets: int | None) -> str:
-    return NOTHING if octets is None else f"at most {octets / 1e6:.1f} MB on each rank's device"
-
-
 def _sink(manifest: Manifest) -> str:
     slots = manifest.sink_slots
     if manifest.sink_source == SINK_SOUGHT:
@@ -537,15 +536,6 @@ def _sink(manifest: Manifest) -> str:
     if slots == tuple(range(len(slots))):
         which = f"the first {count(len(slots), 'slot')}"
     return f"{which} ({manifest.sink_source})"
-
-
-def _parallel(manifest: Manifest) -> list[str]:
-    sizes = {
-        "tensor": manifest.tensor_parallel,
-        "data": manifest.data_parallel,
-        "pipeline": manifest.pipeline_parallel,
-    }
-    return [f"{kind} parallel {size}" for kind, size in sizes.items() if size > 1]
 
 
 def _sampling(manifest: Manifest) -> str:

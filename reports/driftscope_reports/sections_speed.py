@@ -107,6 +107,17 @@ def speed(analysis: Analysis) -> Section:
     """Return the predicted speed by K, then the durations and their distributions."""
     runs, baseline = analysis.runs, baseline_in(analysis)
     pictures = [*_by_k(analysis.cases, baseline), *_distributions(runs, baseline)]
+    # What other policies would have served, with a sentence on thresholds.
+    made: list[Markup] = []
+    for case in analysis.cases:
+        if case.advice is None or not case.advice.policies:
+            continue
+        words = threshold_words(case.advice.policies, case.advice.held_out)
+        name = f"{case.run.label}: " if len(analysis.cases) > 1 else ""
+        made += [part("paragraph", f"{name}{capital(words)}.")] if words else []
+        rows = [list(policy_cells(policy)) for policy in case.advice.policies]
+        caption = f"{name}What other policies would have served"
+        made.append(table(POLICY_HEAD, rows, caption=caption))
     return Section(
         id="speed",
         name="Speed",
@@ -114,26 +125,11 @@ def speed(analysis: Analysis) -> Section:
         pictures=pictures,
         below=[
             *([_means(runs, baseline)] if any(run.closeup for run in runs) else []),
-            *_policies(analysis.cases),
+            *made,
         ],
         affects=("speed",),
         missing=None if pictures else "No durations were recorded: not applicable.",
     )
-
-
-def _policies(cases: Sequence[Case]) -> list[Markup]:
-    """Return what other policies would have served, with a sentence on thresholds."""
-    made: list[Markup] = []
-    for case in cases:
-        if case.advice is None or not case.advice.policies:
-            continue
-        words = threshold_words(case.advice.policies, case.advice.held_out)
-        name = f"{case.run.label}: " if len(cases) > 1 else ""
-        made += [part("paragraph", f"{name}{capital(words)}.")] if words else []
-        rows = [list(policy_cells(policy)) for policy in case.advice.policies]
-        caption = f"{name}What other policies would have served"
-        made.append(table(POLICY_HEAD, rows, caption=caption))
-    return made
 
 
 def _speed_lead(runs: _Runs, baseline: Baseline | None) -> str:
@@ -264,6 +260,11 @@ def _distributions(runs: _Runs, baseline: Baseline | None) -> list[Picture]:
             for _, label, d in known
         ]
         sampled = name == BETWEEN and max(run.requests for run in runs) > SAMPLED
+        rows = [
+            [f"{100 * AT[at]:g}%", *(milliseconds(d.quantiles_s[at]) for _, _, d in known)]
+            for at in (0, 4, 10, 20, 30, 36, 38, 40)
+        ]
+        head = ["took at most", *(label for _, label, _ in known)]
         out.append(
             Picture(
                 id=f"speed-{name.removesuffix('_s').replace('_', '-')}",
@@ -284,19 +285,10 @@ def _distributions(runs: _Runs, baseline: Baseline | None) -> list[Picture]:
                 note=f"Of {SAMPLED:,} requests, evenly from all, the worst and the best."
                 if sampled
                 else None,
-                numbers=_quantiles(words, known),
+                numbers=table(head, rows, caption=f"Quantiles of: {words}"),
             )
         )
     return out
-
-
-def _quantiles(words: str, known: Sequence[tuple[int, str, Distribution]]) -> Markup:
-    rows = [
-        [f"{100 * AT[at]:g}%", *(milliseconds(d.quantiles_s[at]) for _, _, d in known)]
-        for at in (0, 4, 10, 20, 30, 36, 38, 40)
-    ]
-    head = ["took at most", *(label for _, label, _ in known)]
-    return table(head, rows, caption=f"Quantiles of: {words}")
 
 
 def _means(runs: _Runs, baseline: Baseline | None) -> Markup:

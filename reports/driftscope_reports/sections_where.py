@@ -13,7 +13,6 @@ from driftscope.analysis.circumstances import Group
 from driftscope.analysis.closeup import Timeline
 from driftscope.analysis.figures.change_points import ChangePoint, Changes
 from driftscope.analysis.figures.requests import UNLABELLED
-from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import (
     NOTHING,
     between,
@@ -102,7 +101,18 @@ def _split_by(runs: _Runs) -> str:
 
 def _segments(runs: _Runs) -> Markup:
     rows = [
-        _segment_row(run, segment)
+        [
+            run.label,
+            segment.label,
+            f"{segment.requests:,}",
+            f"{segment.rounds:,}",
+            number(segment.mean_length),
+            percent(segment.reach),
+            times(segment.growth),
+            percent(segment.self_mass),
+            milliseconds(segment.tpot_s),
+            milliseconds(segment.ttft_s),
+        ]
         for run in runs
         for segment in sorted(run.segments, key=lambda s: (-s.rounds, s.label))[:MAX_SEGMENTS]
     ]
@@ -119,21 +129,6 @@ def _segments(runs: _Runs) -> Markup:
         "time to first token",
     ]
     return by_run_table(head, rows, caption="Segments of the workload", runs=len(runs))
-
-
-def _segment_row(run: RunSummary, segment: Segment) -> list[str]:
-    return [
-        run.label,
-        segment.label,
-        f"{segment.requests:,}",
-        f"{segment.rounds:,}",
-        number(segment.mean_length),
-        percent(segment.reach),
-        times(segment.growth),
-        percent(segment.self_mass),
-        milliseconds(segment.tpot_s),
-        milliseconds(segment.ttft_s),
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +197,19 @@ def _by_circumstance(runs: _Runs, circumstance: Circumstance) -> Picture | None:
     if max((len(groups) for _, _, groups in drawn), default=0) < 2:
         return None
     small = sum(g.requests < ENOUGH for _, _, groups in whole for g in groups)
+    rows = [
+        [
+            label,
+            group.name,
+            f"{group.requests:,}",
+            f"{group.rounds:,}",
+            number(group.mean_length),
+            f"{ends.low:.2f} to {ends.high:.2f}" if (ends := group.mean_length_interval) else "–",
+        ]
+        for _, label, groups in whole
+        for group in groups
+    ]
+    head = ["run", words.lower(), "requests", "rounds", "tokens per round", "95% interval"]
     return Picture(
         id=f"where-{circumstance.field}",
         title=_circumstance_title(words, drawn, len(runs)),
@@ -226,25 +234,8 @@ def _by_circumstance(runs: _Runs, circumstance: Circumstance) -> Picture | None:
         note=f"Not drawn: {count(small, 'group')} with fewer than {ENOUGH} requests."
         if small
         else None,
-        numbers=_group_numbers(words, whole),
+        numbers=table(head, rows, words=2, caption=f"Numbers by: {words}", sortable=True),
     )
-
-
-def _group_numbers(words: str, run_groups: Sequence[_RunGroups]) -> Markup:
-    rows = [
-        [
-            label,
-            group.name,
-            f"{group.requests:,}",
-            f"{group.rounds:,}",
-            number(group.mean_length),
-            f"{ends.low:.2f} to {ends.high:.2f}" if (ends := group.mean_length_interval) else "–",
-        ]
-        for _, label, groups in run_groups
-        for group in groups
-    ]
-    head = ["run", words.lower(), "requests", "rounds", "tokens per round", "95% interval"]
-    return table(head, rows, words=2, caption=f"Numbers by: {words}", sortable=True)
 
 
 _SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"}
@@ -311,6 +302,21 @@ def _over_time(runs: _Runs) -> list[Picture]:
     courses = [_Course(index=i, run=run, timeline=t, unit_s=seconds) for i, run, t in known]
     several = len(runs) > 1
     since = "the start of each run" if several else clock(known[0][2].start_s)
+    all_changes = [course.changes for course in courses if course.changes]
+    notes = []
+    if any(changes.gradual for changes in all_changes):
+        notes.append(
+            "A slope over time fits better than a step: the moments approximate the slope."
+        )
+    if any(_by_mix(point) for changes in all_changes for point in changes.points):
+        notes.append("Most of a change comes from a different mix of requests, see the numbers.")
+    if any(changes.alike for changes in all_changes):
+        notes.append(
+            "Requests that follow each other are alike: session or traffic cannot be told from the "
+            "drafter. Send session ids or a canary."
+        )
+    if any(changes.raw and not changes.points for changes in all_changes):
+        notes.append("What moves is the mix of requests or sessions.")
     return [
         Picture(
             id="where-changes",
@@ -328,7 +334,7 @@ def _over_time(runs: _Runs) -> list[Picture]:
                 marks=[mark for course in courses for mark in _marks(course, several)],
             ),
             definitions=(MEAN_LENGTH,),
-            note=_note([course.changes for course in courses if course.changes]),
+            note=" ".join(notes) or None,
             numbers=_level_numbers(courses) if any(c.changes for c in courses) else None,
             hero=True,
         )
@@ -391,24 +397,6 @@ def _observed(course: _Course, unit: str) -> str:
         for point in course.points
     ]
     return f"acceptance {listed(parts)}"
-
-
-def _note(all_changes: Sequence[Changes]) -> str | None:
-    notes = []
-    if any(changes.gradual for changes in all_changes):
-        notes.append(
-            "A slope over time fits better than a step: the moments approximate the slope."
-        )
-    if any(_by_mix(point) for changes in all_changes for point in changes.points):
-        notes.append("Most of a change comes from a different mix of requests, see the numbers.")
-    if any(changes.alike for changes in all_changes):
-        notes.append(
-            "Requests that follow each other are alike: session or traffic cannot be told from the "
-            "drafter. Send session ids or a canary."
-        )
-    if any(changes.raw and not changes.points for changes in all_changes):
-        notes.append("What moves is the mix of requests or sessions.")
-    return " ".join(notes) or None
 
 
 def _same_mix(point: ChangePoint) -> float | None:

@@ -55,7 +55,7 @@ from driftscope.analysis.time_per_token import WIDEST, Estimate
 from driftscope.boundary.text import output_console, shown
 from driftscope.findings.causes import none_accepted
 from driftscope.findings.finding import Finding, Severity
-from driftscope.findings.first_screen import FirstScreen, State
+from driftscope.findings.first_screen import State
 from driftscope.json_report import DEAD
 from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 from driftscope.pipeline import Analysis
@@ -83,16 +83,6 @@ def first_screen(analysis: Analysis) -> list[RenderableType]:
     ]
     if screen.subject is not None:
         head.append(Text(shown(f"But: {screen.cause.rstrip('.')} {certainty(screen.subject)}.")))
-    return [*head, _lines(screen)]
-
-
-def certainty(finding: Finding) -> str:
-    """Return confidence and cost in brackets."""
-    cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
-    return f"(confidence {finding.confidence}{cost})"
-
-
-def _lines(screen: FirstScreen) -> Table:
     lines = Table(box=None, pad_edge=False, show_header=False)
     lines.add_column(style="bold", no_wrap=True)
     lines.add_column()
@@ -102,21 +92,24 @@ def _lines(screen: FirstScreen) -> Table:
         lines.add_row(topic.words, Text("\n".join(map(shown, texts))))
     for place, action in enumerate(screen.actions, start=1):
         name = "What to do" if len(screen.actions) == 1 else f"What to do, {place}"
-        lines.add_row(name, Text("\n".join(map(shown, _action(screen, action)))))
-    return lines
+        # The advice, its reason if that is not told yet, the option, and causes to check.
+        about = f" ({listed(action.runs)})" if screen.several and action.runs else ""
+        sure = f" {certainty(action)}" if action.severity else ""
+        told = screen.is_told(action) or not action.title
+        why = f"{sure}." if action == screen.lead else ""
+        if not told:
+            why = f". Why: {action.title}{about}{sure}."
+        option = [action.option] if action.option else []
+        advice = action.short_advice
+        texts = [f"{advice.removesuffix('.')}{why}" if why else advice, *option, *causes(action)]
+        lines.add_row(name, Text("\n".join(map(shown, texts))))
+    return [*head, lines]
 
 
-def _action(screen: FirstScreen, action: Finding) -> list[str]:
-    """Return the advice, its reason if that is not told yet, the option, and causes to check."""
-    about = f" ({listed(action.runs)})" if screen.several and action.runs else ""
-    sure = f" {certainty(action)}" if action.severity else ""
-    told = screen.is_told(action) or not action.title
-    why = f"{sure}." if action == screen.lead else ""
-    if not told:
-        why = f". Why: {action.title}{about}{sure}."
-    option = [action.option] if action.option else []
-    advice = action.short_advice
-    return [f"{advice.removesuffix('.')}{why}" if why else advice, *option, *causes(action)]
+def certainty(finding: Finding) -> str:
+    """Return confidence and cost in brackets."""
+    cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
+    return f"(confidence {finding.confidence}{cost})"
 
 
 _CAUSES = 2
@@ -184,21 +177,8 @@ _SEGMENTS = 12
 
 def render(analysis: Analysis) -> RenderableType:
     """Return losses, the first screen, the findings in brief, and one column per run."""
-    return Group(
-        *(Text(shown(f"missing: {loss.line}"), style="bold red") for loss in analysis.losses),
-        *first_screen(analysis),
-        "",
-        *_findings(analysis),
-        *((_table(analysis),) if analysis.runs else ()),
-        *(("", _segments(analysis)) if any(len(r.segments) > 1 for r in analysis.runs) else ()),
-        *((_senders(analysis), "") if analysis.senders else ()),
-        *((_versus(analysis), "") if analysis.versus else ()),
-    )
-
-
-def _findings(analysis: Analysis) -> list[RenderableType]:
-    """Return the titles of the findings that the first screen does not tell, by severity; the
-    report has their figures."""
+    # The titles of the findings that the first screen does not tell, by severity; the report
+    # has their figures.
     several = len(analysis.runs) + len(analysis.senders) > 1
     told = " ".join(text for _, texts in analysis.screen.lines for text in texts).lower()
     lines: list[RenderableType] = []
@@ -209,7 +189,16 @@ def _findings(analysis: Analysis) -> list[RenderableType]:
                 titles.setdefault(finding.title, []).extend(finding.runs)
         named = [f"{t} ({listed(runs)})" if several else t for t, runs in titles.items()]
         lines += [Text(shown(f"{marked(severity)}: {'; '.join(named)}."))] if named else []
-    return [*lines, ""] if lines else []
+    return Group(
+        *(Text(shown(f"missing: {loss.line}"), style="bold red") for loss in analysis.losses),
+        *first_screen(analysis),
+        "",
+        *([*lines, ""] if lines else []),
+        *((_table(analysis),) if analysis.runs else ()),
+        *(("", _segments(analysis)) if any(len(r.segments) > 1 for r in analysis.runs) else ()),
+        *((_senders(analysis), "") if analysis.senders else ()),
+        *((_versus(analysis), "") if analysis.versus else ()),
+    )
 
 
 def _table(analysis: Analysis) -> Table:

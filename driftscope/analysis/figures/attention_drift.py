@@ -265,11 +265,45 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
     depths = shape.depths
     found = AttentionDrift(depths=depths)
     if edges:
-        found = drift_by_distance(_distance_sums(table, depths, len(edges)), edges)
+        bins = len(edges)
+
+        def by_depth(name: str) -> Matrix:
+            return np.column_stack([sums(table, f"{name}_{depth}") for depth in range(depths)])
+
+        places = [
+            np.column_stack([sums(table, distance_column(depth, at)) for at in range(bins)])
+            for depth in range(depths)
+        ]
+        found = drift_by_distance(
+            DistanceSums(
+                chains=whole(table, "distance_chains"),
+                weight=sums(table, "distance_weight"),
+                bins=np.stack(places, axis=1),
+                sink=by_depth(SINK_MASS),
+                null=by_depth(NULL_MASS),
+                own=by_depth(SELF_MASS),
+                squares=sums(table, "squares"),
+            ),
+            edges,
+        )
     if found.source is Source.NONE:
         matched = drift_in_matched_rounds(_matched_sums(table, depths))
         found = found if matched.source is Source.NONE else matched
-    return with_sink(found, _sink_sums(table))
+    return with_sink(
+        found,
+        SinkSums(
+            chains=whole(table, "sink_chains"),
+            weight=sums(table, "sink_weight"),
+            first=sums(table, "sink_first"),
+            last=sums(table, "sink_last"),
+            even=sums(table, "sink_even"),
+            long=LongSums(
+                chains=whole(table, "long_chains"),
+                weight=sums(table, "long_weight"),
+                first=sums(table, "long_first"),
+            ),
+        ),
+    )
 
 
 def _edges(run: Sums) -> tuple[int, ...]:
@@ -283,21 +317,6 @@ def _edges(run: Sums) -> tuple[int, ...]:
     return edges
 
 
-def _sink_sums(table: pa.Table) -> SinkSums:
-    return SinkSums(
-        chains=whole(table, "sink_chains"),
-        weight=sums(table, "sink_weight"),
-        first=sums(table, "sink_first"),
-        last=sums(table, "sink_last"),
-        even=sums(table, "sink_even"),
-        long=LongSums(
-            chains=whole(table, "long_chains"),
-            weight=sums(table, "long_weight"),
-            first=sums(table, "long_first"),
-        ),
-    )
-
-
 def _matched_sums(table: pa.Table, depths: int) -> MatchedSums:
     def by_depth(name: str) -> Matrix:
         columns = [sums(table, f"{name}_{depth}") for depth in range(1, depths)]
@@ -307,23 +326,4 @@ def _matched_sums(table: pa.Table, depths: int) -> MatchedSums:
         chains=by_depth("matched_chains").astype(np.int64),
         weight=by_depth("matched_weight"),
         excess=by_depth("matched_excess"),
-    )
-
-
-def _distance_sums(table: pa.Table, depths: int, bins: int) -> DistanceSums:
-    def by_depth(name: str) -> Matrix:
-        return np.column_stack([sums(table, f"{name}_{depth}") for depth in range(depths)])
-
-    places = [
-        np.column_stack([sums(table, distance_column(depth, at)) for at in range(bins)])
-        for depth in range(depths)
-    ]
-    return DistanceSums(
-        chains=whole(table, "distance_chains"),
-        weight=sums(table, "distance_weight"),
-        bins=np.stack(places, axis=1),
-        sink=by_depth(SINK_MASS),
-        null=by_depth(NULL_MASS),
-        own=by_depth(SELF_MASS),
-        squares=sums(table, "squares"),
     )

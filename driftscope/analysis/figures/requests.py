@@ -138,11 +138,7 @@ def units_of(finished: pa.Table, at: Codes, requests: int, column: str | None = 
     seen = _any_named(names[PROMPT])
     if not any(_any_named(names[name]) for name in (SESSION, CONVERSATION, PAIR, PROMPT)):
         return own_units(requests)
-    return _joined(names, seen)
-
-
-def _joined(names: dict[str, Names], seen: bool) -> Units:
-    """Return the units by sessions and conversations, by prompts, or by both where they cross."""
+    # The units by sessions and conversations, by prompts, or by both where they cross.
     alone = np.array([None] * len(names[PROMPT]), dtype=object)
     of_time, of_prompt = (
         _first(names, columns, alone) for columns in ((SESSION, CONVERSATION), (PAIR, PROMPT))
@@ -378,6 +374,8 @@ def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
     for name in _NUMBERS:
         numbers[name] = np.full(keys.num_rows, np.nan)
         numbers[name][at] = floats(finished, name)
+    rows = tables.engine.rows(times_of_requests())
+    ttft_s, tpot_s, tokens = (floats(rows, n) for n in ("ttft_s", "tpot_s", "output_tokens"))
     return Requests(
         keys=keys,
         labels=labels,
@@ -385,16 +383,10 @@ def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
         digests=texts.pop("prompt_digest"),
         has_regions=pc.any(finished.column("has_regions")).as_py() is True,
         replica=np.asarray(keys.column("replica").to_numpy(), dtype=np.int64),
-        load=_load(tables),
+        load=load_of(floats(rows, "arrival_s"), life_s(ttft_s, tpot_s, tokens)),
         **texts,
         **numbers,
     )
-
-
-def _load(tables: Tables) -> Load | None:
-    rows = tables.engine.rows(times_of_requests())
-    ttft_s, tpot_s, tokens = (floats(rows, n) for n in ("ttft_s", "tpot_s", "output_tokens"))
-    return load_of(floats(rows, "arrival_s"), life_s(ttft_s, tpot_s, tokens))
 
 
 _NUMBERS = ("ttft_s", "tpot_s", "arrival_s", "prompt_tokens", "output_tokens", "temperature")

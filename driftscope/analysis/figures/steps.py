@@ -148,6 +148,8 @@ def _cell(
     draft_s, draft_error_s = _median(drafting[chosen])
     if not 0 <= draft_s < step_s:
         return None
+    groups = np.array_split(whole[chosen], GROUPS)
+    fitted, left = (float(np.median(np.concatenate(groups[at::2]))) for at in (0, 1))
     return StepCell(
         k=int(k[chosen[0]]),
         batch=int(batch[chosen[0]]),
@@ -157,14 +159,8 @@ def _cell(
         draft_s=draft_s if k[chosen[0]] else 0.0,
         draft_error_s=draft_error_s if k[chosen[0]] else 0.0,
         recorded=len(plain) < MIN_STEPS,
-        held_out=_held_out(whole[chosen]),
+        held_out=abs(left / fitted - 1.0) if fitted > 0 else None,
     )
-
-
-def _held_out(values: NDArray[np.float64]) -> float | None:
-    groups = np.array_split(values, GROUPS)
-    fitted, left = (float(np.median(np.concatenate(groups[at::2]))) for at in (0, 1))
-    return abs(left / fitted - 1.0) if fitted > 0 else None
 
 
 def _median(values: NDArray[np.float64]) -> tuple[float, float]:

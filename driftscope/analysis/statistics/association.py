@@ -108,7 +108,14 @@ def association(rows: Rows, *, least_sd: float = 0.0) -> Association | None:
     kept = _varies(rows, rows.x)
     rows = Rows(**{column.name: getattr(rows, column.name)[kept] for column in fields(rows)})
     clusters, cluster = ranked(rows.cluster)
-    within = _less_means(np.column_stack([rows.x, rows.covariates, rows.y]), rows.stratum)
+    # Values less the mean of their stratum, [rows, m].
+    values = np.column_stack([rows.x, rows.covariates, rows.y])
+    _, code = ranked(rows.stratum)
+    size = np.bincount(code).astype(np.float64)
+    within = np.empty_like(values)
+    for at in range(values.shape[1]):
+        mean = np.bincount(code, weights=values[:, at]) / size
+        within[:, at] = values[:, at] - mean[code]
     freedom = len(within) - len(np.unique(rows.stratum))
     sd = float(np.sqrt(np.square(within[:, 0]).sum() / max(freedom, 1)))
     if not sd > least_sd:
@@ -148,17 +155,6 @@ def _varies(rows: Rows, values: Array) -> NDArray[np.bool_]:
     np.minimum.at(low, stratum[known], values[known])
     np.maximum.at(high, stratum[known], values[known])
     return np.asarray(known & (high > low)[stratum])
-
-
-def _less_means(values: Array, stratum: Codes) -> Array:
-    """Return values less the mean of their stratum, [rows, m]."""
-    _, code = ranked(stratum)
-    size = np.bincount(code).astype(np.float64)
-    out = np.empty_like(values)
-    for at in range(values.shape[1]):
-        mean = np.bincount(code, weights=values[:, at]) / size
-        out[:, at] = values[:, at] - mean[code]
-    return out
 
 
 def _residual(values: Array, others: Array) -> Array:

@@ -306,24 +306,8 @@ def residuals(
     `factors`, [requests] each, begin with the one that is dropped last.
     """
     levels = [_levels(factor) for factor in factors]
-    left = tokens - rounds * _by_factor(tokens, rounds, cluster, levels)
-    return np.asarray(left - rounds * _means(left, rounds, _cells(cluster, levels)))
-
-
-_Levels = tuple[NDArray[np.str_], Codes]
-"""Different levels of a factor, sorted, and the number of each request's level, [requests]."""
-
-
-def _levels(factor: NDArray[np.str_]) -> _Levels:
-    names, code = np.unique(factor, return_inverse=True)
-    return names, code.astype(np.int64)
-
-
-def _by_factor(
-    tokens: Matrix, rounds: Matrix, cluster: Codes, factors: Sequence[_Levels]
-) -> Matrix:
-    """Return the length of each request by the sum of the factors' effects, [requests]."""
-    codes = [_merged(factor, cluster) for factor in factors]
+    # The length of each request by the sum of the factors' effects, [requests].
+    codes = [_merged(factor, cluster) for factor in levels]
     codes = [code for code in codes if code.max(initial=0) > 0]
     starts = np.cumsum([1, *(int(code.max()) + 1 for code in codes)])
     columns = [np.zeros(len(tokens), dtype=np.int64)]
@@ -335,7 +319,20 @@ def _by_factor(
         for other in columns:
             normal += np.bincount(one * size + other, rounds, size * size)
     effects = np.linalg.lstsq(normal.reshape(size, size), right, rcond=None)[0]
-    return np.asarray(sum(effects[column] for column in columns))
+    left = tokens - rounds * np.asarray(sum(effects[column] for column in columns))
+    cell = _cells(cluster, levels)
+    kinds = int(cell.max(initial=-1)) + 1
+    total, of = np.bincount(cell, left, kinds), np.bincount(cell, rounds, kinds)
+    return np.asarray(left - rounds * np.asarray((total / np.where(of > 0, of, 1.0))[cell]))
+
+
+_Levels = tuple[NDArray[np.str_], Codes]
+"""Different levels of a factor, sorted, and the number of each request's level, [requests]."""
+
+
+def _levels(factor: NDArray[np.str_]) -> _Levels:
+    names, code = np.unique(factor, return_inverse=True)
+    return names, code.astype(np.int64)
 
 
 def _merged(factor: _Levels, cluster: Codes) -> Codes:
@@ -343,13 +340,6 @@ def _merged(factor: _Levels, cluster: Codes) -> Codes:
     names, code = factor
     few = _clusters_in(code, cluster) < LEAST_CLUSTERS
     return _levels(np.where(few, OTHER, names))[1][code]
-
-
-def _means(tokens: Matrix, rounds: Matrix, cell: Codes) -> Matrix:
-    """Return the tokens per round of each request's cell, [requests]."""
-    kinds = int(cell.max(initial=-1)) + 1
-    total, of = np.bincount(cell, tokens, kinds), np.bincount(cell, rounds, kinds)
-    return np.asarray((total / np.where(of > 0, of, 1.0))[cell])
 
 
 def cells(cluster: Codes, factors: Sequence[NDArray[np.str_]]) -> Codes:

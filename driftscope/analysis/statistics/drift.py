@@ -275,6 +275,10 @@ def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrif
     own = ratio_of(sums.own - at_depth_1, sums.weight[:, None])
     trend = ratio_of((near[:, -1] - near[:, 1])[:, None], sums.weight[:, None])
     by_depth = estimates(shift)
+    total = sums.weight.sum()
+    bins = sums.bins.sum(axis=0) / total
+    others = np.stack([sums.sink.sum(axis=0), sums.null.sum(axis=0)], axis=1) / total
+    every = np.hstack([bins, others])
     return AttentionDrift(
         depths=depths,
         source=Source.DISTANCES,
@@ -288,7 +292,13 @@ def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrif
         trend=estimates(trend)[0],
         apart=_between(near[:, -1] - near[:, 0], sums),
         own_excess=estimates(own),
-        distances=_by_distance(sums, edges),
+        distances=ByDistance(
+            edges=tuple(int(edge) for edge in edges),
+            first=tuple(bins[0].tolist()),
+            last=tuple(bins[-1].tolist()),
+            sink=(float(others[0, 0]), float(others[-1, 0])),
+            variation=tuple((0.5 * np.abs(every - every[0]).sum(axis=1)).tolist()),
+        ),
     )
 
 
@@ -318,6 +328,8 @@ def drift_in_matched_rounds(sums: MatchedSums) -> AttentionDrift:
         return AttentionDrift(depths=depths, clusters=clusters, chains=chains)
     excess, weight = sums.excess[there], sums.weight[there]
     top, bottom = (column[:, deep].sum(axis=1, keepdims=True) for column in (excess, weight))
+    ratio = ratio_of(excess, weight)
+    each_units = zip(estimates(ratio), ratio.units, strict=True)
     return AttentionDrift(
         depths=depths,
         source=Source.MATCHED,
@@ -325,7 +337,7 @@ def drift_in_matched_rounds(sums: MatchedSums) -> AttentionDrift:
         chains=chains,
         from_depth=first,
         shift=estimates(ratio_of(top, bottom))[0],
-        own_excess=_measured_estimates(ratio_of(excess, weight)),
+        own_excess=tuple(estimate if units > 0 else None for estimate, units in each_units),
     )
 
 
@@ -372,24 +384,4 @@ def estimates(ratio: Ratio) -> tuple[Estimate, ...]:
     return tuple(
         Estimate(value=float(value), interval=interval)
         for value, interval in zip(ratio.value, spread, strict=True)
-    )
-
-
-def _measured_estimates(ratio: Ratio) -> tuple[Estimate | None, ...]:
-    """Return the estimates; None where nothing was measured."""
-    each_units = zip(estimates(ratio), ratio.units, strict=True)
-    return tuple(estimate if units > 0 else None for estimate, units in each_units)
-
-
-def _by_distance(sums: DistanceSums, edges: Sequence[int]) -> ByDistance:
-    total = sums.weight.sum()
-    bins = sums.bins.sum(axis=0) / total
-    others = np.stack([sums.sink.sum(axis=0), sums.null.sum(axis=0)], axis=1) / total
-    every = np.hstack([bins, others])
-    return ByDistance(
-        edges=tuple(int(edge) for edge in edges),
-        first=tuple(bins[0].tolist()),
-        last=tuple(bins[-1].tolist()),
-        sink=(float(others[0, 0]), float(others[-1, 0])),
-        variation=tuple((0.5 * np.abs(every - every[0]).sum(axis=1)).tolist()),
     )

@@ -60,7 +60,9 @@ class Joint:
 def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
     """Test b - a, figure by figure; if `paired`, rows of the influences are pairs."""
     known = _known(a) & _known(b)
-    same = _pooled(a, b)
+    units = a.units + b.units
+    tops = np.nan_to_num(a.value) * a.units + np.nan_to_num(b.value) * b.units
+    same = np.asarray(tops / np.where(units > 0, units, np.nan))
     first, second = (_null_values(ratio, same, known) for ratio in (a, b))
     if paired:
         return _tested(_Signs(second - first), b.minus(a).factor)
@@ -81,7 +83,12 @@ def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Array, Array, Array]:
 
 def departure(ratio: Ratio) -> Joint:
     """Test whether the figures of one run differ from 0, by random signs of its clusters."""
-    return _tested(_Signs(_pseudo(ratio, _known(ratio))), ratio.factor)
+    known = _known(ratio)
+    value, influence = np.where(known, ratio.value, 0), np.where(known, ratio.influence, 0)
+    return _tested(
+        _Signs(np.asarray(value + (len(influence) - 1) * (influence - influence.mean(axis=0)))),
+        ratio.factor,
+    )
 
 
 def _known(ratio: Ratio) -> NDArray[np.bool_]:
@@ -89,20 +96,6 @@ def _known(ratio: Ratio) -> NDArray[np.bool_]:
     [m]."""
     known = np.isfinite(ratio.value) & np.isfinite(ratio.influence).all(axis=0)
     return np.asarray(known & ratio.supported)
-
-
-def _pooled(a: Ratio, b: Ratio) -> Array:
-    """Return the ratios of both runs together, [m]; NaN without any weight."""
-    units = a.units + b.units
-    tops = np.nan_to_num(a.value) * a.units + np.nan_to_num(b.value) * b.units
-    return np.asarray(tops / np.where(units > 0, units, np.nan))
-
-
-def _pseudo(ratio: Ratio, known: NDArray[np.bool_]) -> Matrix:
-    """Return pseudo-values with the ratio as mean, [clusters, m]; 0 in all clusters if it is not
-    `known`."""
-    value, influence = np.where(known, ratio.value, 0), np.where(known, ratio.influence, 0)
-    return np.asarray(value + (len(influence) - 1) * (influence - influence.mean(axis=0)))
 
 
 def _null_values(ratio: Ratio, same: Array, known: NDArray[np.bool_]) -> Matrix:
