@@ -107,8 +107,8 @@ def _turn(server: Server) -> float:
             )
             for n, prompt in enumerate(prompts)
         ]
-        for each in asked:
-            each.result()
+        for answer in asked:
+            answer.result()
         return (time.perf_counter() - begun) / TOKENS
 
 

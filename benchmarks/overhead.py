@@ -96,7 +96,7 @@ def _prompts(context: int, batch: int) -> list[list[int]]:
 def print_within(record: Record) -> None:
     """Print a line for the point, then one for each state."""
     rounds, account = record["rounds"], record["account"]
-    step_s = statistics.median(each[ABSENT][0] for each in rounds)
+    step_s = statistics.median(times[ABSENT][0] for times in rounds)
     shares = [account[name] / account["step_s"] for name in ("recorded_s", "passed_s")]
     own = " and ".join(f"{share:.2%}" for share in shares)
     print(
@@ -121,7 +121,7 @@ def _told(rounds: list[turns.Round], state: str, fixed: Record | None, drawn: tu
         lost, off = share(fixed["flushes"])
         whole = hooks + lost
         if state == BUDGET and drawn.steps:
-            rare = drawn.adds(statistics.fmean(each[state][0] for each in rounds))
+            rare = drawn.adds(statistics.fmean(times[state][0] for times in rounds))
             whole += rare
             told += f"  {drawn.recorded / drawn.steps:.2%} recorded {rare:.2%}"
         least, most = whole - math.hypot(hooks - low, off), whole + math.hypot(high - hooks, off)

@@ -160,7 +160,7 @@ def main() -> int:
             {
                 "page": name,
                 "bytes": path.stat().st_size,
-                **{key: [each[key] for each in found[name]] for key in found[name][0]},
+                **{key: [row[key] for row in found[name]] for key in found[name][0]},
             }
             for name, path in made.items()
         ]

@@ -135,9 +135,9 @@ def main() -> int:
             kinds = [kind for kind in KINDS if kind != "pandas" or rounds <= PANDAS_UP_TO]
             found = measured(kinds, run, wanted.repeats)
             base = found["scan"]["seconds"]
-            for kind, each in found.items():
-                ratio = each["seconds"] / base if kind != "scan" else None
-                rows.append({"rounds": rounds, "kind": kind, **each, "to_scan": ratio})
+            for kind, cases in found.items():
+                ratio = cases["seconds"] / base if kind != "scan" else None
+                rows.append({"rounds": rounds, "kind": kind, **cases, "to_scan": ratio})
             show(rows[-len(found) :])
     if wanted.json:
         machine = {"cores": os.cpu_count(), "machine": platform.machine(), "k": K}

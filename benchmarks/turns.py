@@ -49,7 +49,7 @@ def losses(steps: Sequence[Span], flushes: Sequence[Span]) -> Losses:
 def share(found: Losses) -> tuple[float, float]:
     """Return the share of the time of all steps that the flushes took, and 1.96 standard errors of
     it."""
-    lost = [each - found["other"] for each in found["hit"]]
+    lost = [step_s - found["other"] for step_s in found["hit"]]
     if len(lost) < 2:
         return 0.0, 0.0
     off = 1.96 * statistics.stdev(lost) * len(lost) ** 0.5
@@ -163,8 +163,8 @@ def ratios(rounds: Sequence[Round], state: str, *, of_means: bool = False) -> li
     difference."""
     base = (ABSENT,) if state == AGAIN else (ABSENT, AGAIN)
     return [
-        each[state][of_means] / statistics.fmean(each[name][of_means] for name in base)
-        for each in rounds
+        times[state][of_means] / statistics.fmean(times[name][of_means] for name in base)
+        for times in rounds
     ]
 
 

@@ -108,7 +108,7 @@ def _turns(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
         for seconds, alike in _steps(llm, asked):
             if turns.step(seconds, alike=alike, recorded=probe.recorded):
                 probe.be(turns.state)
-    drawn = {state: asdict(each) for state, each in turns.drawn.items()}
+    drawn = {state: asdict(sums) for state, sums in turns.drawn.items()}
     return {"rounds": turns.rounds, "drawn": drawn, "account": probe.account()}
 
 

@@ -89,8 +89,8 @@ class _Written(GenerateJsonSchema):
         for name, meaning in _meanings(kind).items():
             if name in properties:
                 properties[name] = {**properties[name], "description": meaning}
-        for each in properties.values():
-            each.pop("default", None)
+        for described in properties.values():
+            described.pop("default", None)
         made["required"] = sorted(written_names(kind))
         return made
 

@@ -125,7 +125,7 @@ def groups_of(truth: Truth) -> Groups:
         tokens=rounds.comparable_tokens()[:, 0],
         rounds=rounds.rounds.astype(float),
     )
-    ranges = [f"{range_name(each)} tokens" for each in powers.tolist()]
+    ranges = [f"{range_name(exponent)} tokens" for exponent in powers.tolist()]
     return Groups(
         context=tuple(_groups(rounds, context, ranges)),
         label=tuple(_groups(rounds, label, names)),

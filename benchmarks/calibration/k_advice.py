@@ -170,7 +170,7 @@ def known_from(runs: Mapping[int, Run], world: World) -> State:
     assert model is not None
     largest = max(runs)
     lengths = tuple(
-        runs[min(each for each in runs if each >= k)].lengths[k] for k in range(largest + 1)
+        runs[min(deep for deep in runs if deep >= k)].lengths[k] for k in range(largest + 1)
     )
     served = Served(k=next(iter(runs)))
     times = times_over(model, lengths, served)
@@ -284,7 +284,9 @@ def lengths_anew(requests: Sequence[Sequence[int]], k: int) -> list[float]:
         if left:
             runs.append((request, left, 0))
     cluster, length, missed = (np.array(column) for column in zip(*runs, strict=True))
-    return [each.mean_length for each in recut(cluster, length, missed, np.ones_like(length), k=k)]
+    return [
+        depth.mean_length for depth in recut(cluster, length, missed, np.ones_like(length), k=k)
+    ]
 
 
 def cut_anew(correlation: float, trials: int) -> Figures:
@@ -304,7 +306,7 @@ def cut_anew(correlation: float, trials: int) -> Figures:
 
 def _lengths(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
     served = [np.concatenate([rounds_of(hit, k) for hit in hits]) for k in range(1, START)]
-    return np.array([1 + float(np.mean(each)) for each in served])
+    return np.array([1 + float(np.mean(tokens)) for tokens in served])
 
 
 HELD_AT_LEAST = 0.95

@@ -315,7 +315,7 @@ def device_events(path: Path) -> list[dict[str, Any]]:
         for event in events
         if event.get("ph") == "X" and event.get("cat") in ON_DEVICE
     ]
-    return sorted(kept, key=lambda each: float(each["start_us"]))
+    return sorted(kept, key=lambda event: float(event["start_us"]))
 
 
 def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -327,9 +327,9 @@ def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
     if len(at) < 2:
         return {"rounds": len(at)}
     total: dict[str, list[float]] = defaultdict(list)
-    for each in events[at[0] + 1 : at[-1] + 1]:
-        if each["name"] in OURS:
-            total[each["name"]].append(each["us"])
+    for launch in events[at[0] + 1 : at[-1] + 1]:
+        if launch["name"] in OURS:
+            total[launch["name"]].append(launch["us"])
     rounds = len(at) - 1
     middle = len(at) // 2
     first, last = at[middle - 1] + 1, at[middle]

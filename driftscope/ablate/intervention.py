@@ -64,8 +64,8 @@ SERVED_DTYPE = "served-dtype"
 FACTORIAL = (AS_SERVED, RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH)
 """Interventions that the decomposition needs: neither, either and both factors."""
 INTERVENTIONS: Mapping[str, Intervention] = {
-    each.id: each
-    for each in (
+    intervention.id: intervention
+    for intervention in (
         Intervention(id=AS_SERVED, changes="nothing changed"),
         Intervention(
             id=RIGHT_TOKENS,

@@ -341,7 +341,7 @@ def effect_of(drafts: Drafts, comparisons: int) -> Effect:
     """Return the effect; `comparisons` is the number of effects whose intervals hold together."""
     accepted = [_accepted(match) for match in drafts.matches]
     acceptance = acceptance_of(accepted, drafts.matches[0].shape[1])
-    served = [_accepted(each) for each in drafts.as_served]
+    served = [_accepted(chain) for chain in drafts.as_served]
     paired = gain(served, accepted, max(comparisons, 1))
     return Effect(
         intervention=drafts.intervention,
@@ -457,7 +457,7 @@ def ablation_of(
         target=target,
         k=served[0].shape[1],
         prompts=len(served),
-        positions=sum(len(each) for each in served),
+        positions=sum(len(passage) for passage in served),
         effects=tuple(effect_of(draft, len(drafts) - 1) for draft in drafts),
         decomposition=decompose({draft.intervention.id: draft.matches for draft in drafts}),
         vocabulary=vocabulary,

@@ -158,8 +158,8 @@ class PromptMeter:
         drafted = self._drafts(passage, interventions, anchors)
         return MeasuredPrompt(
             key=passage.key,
-            matches={name: each.matches.cpu().numpy() for name, each in drafted.items()},
-            sums={name: _sums(each) for name, each in drafted.items()},
+            matches={name: chains.matches.cpu().numpy() for name, chains in drafted.items()},
+            sums={name: _sums(chains) for name, chains in drafted.items()},
             vocabulary=self._vocabulary.count(passage) if self._vocabulary else {},
             rejections=drafted[AS_SERVED].rejections.double().cpu().numpy(),
         )
@@ -271,7 +271,7 @@ def plan_of(
     """Return the plan. `dtype` is the served one if it is narrower than float32."""
     wanted = [INTERVENTIONS[name] for name in options.wanted]
     idle = _without_effect(drafter, dtype, wanted)
-    chains = [each for each in wanted if each.id not in idle]
+    chains = [intervention for intervention in wanted if intervention.id not in idle]
     return AblationPlan(
         chains=(INTERVENTIONS[AS_SERVED], *chains), prompts=loaded.prompts, not_applicable=idle
     )
@@ -281,13 +281,13 @@ def _without_effect(
     drafter: Drafter, dtype: torch.dtype | None, wanted: Iterable[Intervention]
 ) -> dict[str, str]:
     found = {}
-    for each in wanted:
-        if each.size is Size.NORMED and drafter.config.norm_output:
-            found[each.id] = "its state is normed before it is fed as it is (norm_output)"
-        if each.size is Size.NORMED and drafter.config.eagle1:
-            found[each.id] = "an EAGLE-1 drafter has no final norm"
-        if each.served_dtype and dtype is None:
-            found[each.id] = "no config names a dtype narrower than float32 (torch_dtype)"
+    for intervention in wanted:
+        if intervention.size is Size.NORMED and drafter.config.norm_output:
+            found[intervention.id] = "its state is normed before it is fed as it is (norm_output)"
+        if intervention.size is Size.NORMED and drafter.config.eagle1:
+            found[intervention.id] = "an EAGLE-1 drafter has no final norm"
+        if intervention.served_dtype and dtype is None:
+            found[intervention.id] = "no config names a dtype narrower than float32 (torch_dtype)"
     return found
 
 
@@ -301,7 +301,7 @@ def run_ablation(
     options: AblationOptions,
     *,
     names: tuple[str, str],
-    progress: Progress = lambda each: each,
+    progress: Progress = lambda state: state,
 ) -> Ablation:
     """Run the drafter as served and under the interventions that are wanted. `bench` is called once
     the drafter is known to fit; `names` are those of drafter and target in the result.
@@ -339,7 +339,7 @@ def run_ablation(
 def _result(
     measured: Sequence[MeasuredPrompt], plan: AblationPlan, k: int, names: tuple[str, str]
 ) -> Ablation:
-    served = [each for each in measured if each.positions]
+    served = [passage for passage in measured if passage.positions]
     if len(served) < LEAST_PASSAGES:
         raise NoDataError(
             f"{len(served)} prompts have an answer longer than K = {k}; give {LEAST_PASSAGES} "
@@ -354,8 +354,8 @@ def _result(
         )
     return ablation_of(
         chains,
-        coverage_of([each.vocabulary for each in served]),
-        near_misses_of([each.rejections for each in served]),
+        coverage_of([passage.vocabulary for passage in served]),
+        near_misses_of([passage.rejections for passage in served]),
         drafter=names[0],
         target=names[1],
         not_applicable=plan.not_applicable,

@@ -366,7 +366,7 @@ class Advice:
     @property
     def tells_nothing(self) -> bool:
         """Whether no time per token is known, at any K and batch size: the machine was too busy."""
-        known = (each.interval for at in (self.overall, *self.by_batch) for each in at.tpot_s)
+        known = (time.interval for at in (self.overall, *self.by_batch) for time in at.tpot_s)
         return not self.useless and not any(known)
 
     @property

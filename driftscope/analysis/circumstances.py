@@ -279,7 +279,7 @@ def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
         tokens=rounds.comparable_tokens()[mine, 0],
         rounds=rounds.rounds[mine].astype(np.float64),
     )
-    return cells, [f"{range_name(each)} tokens" for each in powers.tolist()], names.tolist()
+    return cells, [f"{range_name(exponent)} tokens" for exponent in powers.tolist()], names.tolist()
 
 
 def place_in_answer(power: Codes, prompt_tokens: Matrix, output_tokens: Matrix) -> Codes:
@@ -428,23 +428,23 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
 
 
 def _by_value(rounds: Rounds, value: NDArray[np.str_]) -> Iterator[Group]:
-    for each in np.unique(value[rounds.rounds > 0]).tolist():
-        yield group_of(each, rounds.where(value == each))
+    for name in np.unique(value[rounds.rounds > 0]).tolist():
+        yield group_of(name, rounds.where(value == name))
 
 
 def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
     """Yield groups by ranges, each twice as wide as the one before."""
     buckets = in_order(table, "bucket", *REQUEST)
     rounds, power = run.rounds_of(buckets, run.requests.codes(buckets)), whole(buckets, "bucket")
-    for each in np.unique(power[rounds.rounds > 0]).tolist():
-        yield group_of(f"{range_name(each)}{unit}", rounds.where(power == each))
+    for exponent in np.unique(power[rounds.rounds > 0]).tolist():
+        yield group_of(f"{range_name(exponent)}{unit}", rounds.where(power == exponent))
 
 
 def _by_temperature(run: Sums) -> Iterator[Group]:
     rounds = run.rounds
     degrees = run.requests.temperature[rounds.request]
-    for each in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
-        yield group_of(f"{each:g}", rounds.where(degrees == each))
+    for temperature in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
+        yield group_of(f"{temperature:g}", rounds.where(degrees == temperature))
 
 
 def _quarters(run: Sums) -> NDArray[np.str_]:
@@ -499,7 +499,7 @@ def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
     rounds = run.rounds_of(clusters, whole(clusters, "cluster"))
     ran = np.asarray(clusters.column("execution").to_pylist(), dtype=np.str_)
     there = sorted(set(ran) & set(run.shape.executions))
-    return tuple(group_of(each, rounds.where(ran == each)) for each in there)
+    return tuple(group_of(execution, rounds.where(ran == execution)) for execution in there)
 
 
 def _by_structure(run: Sums) -> tuple[Group, ...]:

@@ -252,11 +252,11 @@ def chains_of_requests(
     rows = table(PART, "draft").drop(*NOT_OPENED)
     query = _rows_of_requests(rows, names)
     if chains > ONE_BY_ONE:
-        each = [
+        queries = [
             _rows_of_requests(rows, [name]).filter(rows.step.between(first, last))
             for name, (first, last) in zip(names, drafted_in.tolist(), strict=True)
         ]
-        query = functools.reduce(lambda a, b: a.union(b), each)
+        query = functools.reduce(lambda a, b: a.union(b), queries)
     parts = []
     for derived in tables.parts:
         tables.use(derived)
@@ -552,7 +552,7 @@ def _span(run: Sums) -> tuple[float, float]:
     """Return the times of the first and the last decode step; infinite without one."""
     if run.cohort is not None:
         return run.cohort.start_s, run.cohort.end_s
-    first, last = (each[np.isfinite(each)] for each in (run.first_s, run.last_s))
+    first, last = (moments[np.isfinite(moments)] for moments in (run.first_s, run.last_s))
     return float(first.min(initial=np.inf)), float(last.max(initial=-np.inf))
 
 

@@ -188,7 +188,7 @@ def _encodable(value: Any, levels: int) -> Any:
                 value[at] = _encodable(item, levels - 1)
         return value
     if isinstance(value, dict):
-        return {encodable(key): _encodable(each, levels - 1) for key, each in value.items()}
+        return {encodable(key): _encodable(inner, levels - 1) for key, inner in value.items()}
     return value
 
 

@@ -107,7 +107,7 @@ for name, page in PAGES.items():
 
 
 USAGE_ERROR: type[Exception] = next(
-    each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
 """Base class of the errors of an argument parser, which typer does not export."""
 _ONLY_HELP = "NoArgsIsHelpError"

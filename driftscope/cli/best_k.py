@@ -135,7 +135,7 @@ def find_best_k(asked: Search, *, as_json: bool, quiet: bool) -> int:
     stopped = True
     with search_progress(asked.most_runs, quiet=quiet) as listener:
         try:
-            for each in search(
+            for tried in search(
                 asked.contender,
                 asked.order,
                 asked.folder,
@@ -143,9 +143,9 @@ def find_best_k(asked: Search, *, as_json: bool, quiet: bool) -> int:
                 most_runs=asked.most_runs,
                 listener=listener,
             ):
-                found.append(each)
+                found.append(tried)
                 if not quiet:
-                    say_found(each)
+                    say_found(tried)
             stopped = _unsettled(found, asked)
         except KeyboardInterrupt:
             stopped = True
@@ -173,14 +173,14 @@ def _tell(
 ) -> None:
     if not found:
         return
-    advice, runs = found[-1].advice, [_row(each) for each in found]
+    advice, runs = found[-1].advice, [_row(tried) for tried in found]
     if as_json:
         sys.stdout.write(advice_to_json(advice, runs=runs, stopped=stopped))
     else:
         show_advice(advice)
     if not quiet:
         say(why_it_ended(advice, len(found), asked.most_runs))
-        paths = " ".join(f"'{each.result.server}'" for each in found)
+        paths = " ".join(f"'{tried.result.server}'" for tried in found)
         say(f"written: {asked.folder}")
         say(f"next: driftscope analyze {paths}")
 

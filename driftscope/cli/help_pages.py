@@ -28,7 +28,7 @@ EPILOG = (
 _TYPE_SHOWN_BY = ("display_type", "display_type_rich")
 """Methods that name the type of an argument's value, in versions of typer that have them."""
 
-_NO_BRACES = {ord(each): None for each in "{}"}
+_NO_BRACES = {ord(brace): None for brace in "{}"}
 
 
 class PlainCommand(TyperCommand):

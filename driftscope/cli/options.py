@@ -79,7 +79,7 @@ def is_inspection(value: Path | None) -> bool:
 
 def named_runs(value: list[Path] | None) -> list[Path] | None:
     """Return the runs that a list of arguments names."""
-    return None if value is None else [run for each in value if (run := named_run(each))]
+    return None if value is None else [run for text in value if (run := named_run(text))]
 
 
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/.*)?")

@@ -76,7 +76,7 @@ def serve(
     from driftscope.trace.control import ControlValueError
     from driftscope_probes.server.start import Recording, replace_with_sglang, replace_with_vllm
 
-    if any("," in each for each in label or ()):
+    if any("," in text for text in label or ()):
         raise UsageError(
             "--label: a label with a comma cannot be set at the start; use "
             "`driftscope probe set --label`"

@@ -523,7 +523,7 @@ class TargetFiles:
         """Ids of the tokens that end an answer, from the config."""
         value = self.fields.get("eos_token_id", self.raw.get("eos_token_id"))
         values = value if isinstance(value, list) else [value]
-        return tuple(each for each in values if isinstance(each, int))
+        return tuple(layer for layer in values if isinstance(layer, int))
 
     def need_weights(self) -> None:
         """Raise CheckpointError, with the reason, if there are no weights that may be read."""

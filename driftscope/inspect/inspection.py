@@ -226,7 +226,7 @@ class Inspection:
         """The answer in one sentence; "" if the class is not known."""
         if not self.known:
             return ""
-        first = next((each for each in self.results if each.level is not Level.NOTE), None)
+        first = next((result for result in self.results if result.level is not Level.NOTE), None)
         first = first or self._other_turns
         if self.answer is Answer.WRONG and first is not None:
             return f"Wrong: {first.title}."
@@ -273,7 +273,7 @@ class Inspection:
     ) -> Inspection:
         """Return the inspection with further results, errors first, and the trial they are of."""
         order = tuple(Level)
-        both = sorted([*results, *self.results], key=lambda each: order.index(each.level))
+        both = sorted([*results, *self.results], key=lambda result: order.index(result.level))
         return replace(self, results=tuple(both), trial=trial, stopped=stopped)
 
 

@@ -57,7 +57,7 @@ def read_pickle(path: Path) -> Mapping[str, StoredTensor]:
 
     Raises CheckpointError for a file that is missing or damaged, or holds more than tensors.
     """
-    return {name: _stored(path, name, each) for name, each in _state(path, _load(path)).items()}
+    return {name: _stored(path, name, tensor) for name, tensor in _state(path, _load(path)).items()}
 
 
 def _load(path: Path) -> Any:
@@ -99,7 +99,7 @@ def _state(path: Path, loaded: Any) -> dict[str, Tensor]:
     for key in _INNER:
         if isinstance(inner.get(key), dict):
             inner = inner[key]
-    state = {key: each for key, each in inner.items() if isinstance(each, Tensor)}
+    state = {key: tensor for key, tensor in inner.items() if isinstance(tensor, Tensor)}
     if not state or not all(isinstance(key, str) for key in state):
         raise CheckpointError(f"{path}: holds no tensors by name; {_SAVE}")
     return state

@@ -142,7 +142,7 @@ def over_layers(layers: Sequence[ir.FloatingValue]) -> ir.FloatingValue:
     if len(layers) == 1:
         return layers[0]
     taken = [finite(layer).fill_null(False) for layer in layers]
-    total = sum(ibis.ifelse(ok, each, 0.0) for ok, each in zip(taken, layers, strict=True))
+    total = sum(ibis.ifelse(ok, layer, 0.0) for ok, layer in zip(taken, layers, strict=True))
     return total / sum(ok.cast("float64") for ok in taken).nullif(0.0)
 
 

@@ -158,10 +158,10 @@ class StepCost:
 def inter_token_s(tpot_s: ArrayLike, output_tokens: ArrayLike) -> float | None:
     """Return the mean of `tpot_s` weighted by the tokens after the first; None if no request has
     any."""
-    each = np.asarray(tpot_s, dtype=np.float64)
+    per_token_s = np.asarray(tpot_s, dtype=np.float64)
     tokens = np.asarray(output_tokens, dtype=np.float64) - 1
-    known = np.isfinite(each) & (tokens > 0)
-    return float(np.average(each[known], weights=tokens[known])) if known.any() else None
+    known = np.isfinite(per_token_s) & (tokens > 0)
+    return float(np.average(per_token_s[known], weights=tokens[known])) if known.any() else None
 
 
 def life_s(ttft_s: ArrayLike, tpot_s: ArrayLike, output_tokens: ArrayLike) -> NDArray[np.float64]:

@@ -272,7 +272,7 @@ class FollowedEndpoint:
             if found is None:
                 raise UnknownKindError(self._unknown(url))
             known, where = [found[0]], {} if one else {"instance": _host(url)}
-            samples += [replace(each, labels={**each.labels, **where}) for each in found[1]]
+            samples += [replace(sample, labels={**sample.labels, **where}) for sample in found[1]]
         self.page = _read(self._urls[0], lambda: page_of_samples(known[0], samples))
         return self.page.points
 

@@ -137,7 +137,7 @@ def vocabulary(coverage: VocabularyCoverage) -> Section:
         below=[
             table(
                 ["kind of text", "lacking", "95% interval", "tokens"],
-                [_region(each) for each in coverage.by_region],
+                [_region(region) for region in coverage.by_region],
                 caption="Share of tokens that the draft vocabulary lacks, by kind of text",
                 sortable=True,
             )
@@ -145,13 +145,13 @@ def vocabulary(coverage: VocabularyCoverage) -> Section:
     )
 
 
-def _region(each: RegionCoverage) -> list[str]:
-    ends = each.interval
+def _region(region: RegionCoverage) -> list[str]:
+    ends = region.interval
     return [
-        each.region,
-        f"{each.lacking:.1%}",
+        region.region,
+        f"{region.lacking:.1%}",
         f"{ends.low:.1%} to {ends.high:.1%}" if ends else "–",
-        f"{each.tokens:,}",
+        f"{region.tokens:,}",
     ]
 
 

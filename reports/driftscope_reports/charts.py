@@ -148,7 +148,7 @@ def bars(
     pattern: str | None = None,
 ) -> go.Bar:
     """Return bars in the colour and pattern of a run, or in other ones."""
-    painted = [_paint(each) for each in colours] if isinstance(colours, list | tuple) else None
+    painted = [_paint(shade) for shade in colours] if isinstance(colours, list | tuple) else None
     shape = PATTERNS[run % len(PATTERNS)] if pattern is None else pattern
     return go.Bar(
         name=name,
@@ -221,7 +221,9 @@ def _meta(intervals: Intervals, *, tabled: bool = True) -> dict[str, Any]:
 def _error_bars(y: Values, intervals: Intervals, paint: str) -> dict[str, Any] | None:
     if not any(intervals):
         return None
-    known = [(v if is_number(v) else None, each) for v, each in zip(y, intervals, strict=True)]
+    known = [
+        (v if is_number(v) else None, interval) for v, interval in zip(y, intervals, strict=True)
+    ]
     return {
         "type": "data",
         "symmetric": False,

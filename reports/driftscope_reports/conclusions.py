@@ -77,8 +77,8 @@ def opening(analysis: Analysis, notes: Sequence[Finding]) -> Markup:
         headline=words,
         detail=detail,
         figures=[
-            (part("term", each.unit, each.meaning, f"figure-{place}"), each)
-            for place, each in enumerate(screen.figures)
+            (part("term", shown.unit, shown.meaning, f"figure-{place}"), shown)
+            for place, shown in enumerate(screen.figures)
         ],
         picture=picture_html(picture) if picture else "",
         ground=" ".join(dict(screen.lines).get(Topic.GROUND, ())),
@@ -137,7 +137,7 @@ def findings(analysis: Analysis) -> Markup:
     ]
     content = macro(_TEMPLATE, "cards", groups, analysis.screen, several) if groups else ""
     counts = [
-        (sum(each.severity is severity for each in analysis.findings), severity)
+        (sum(finding.severity is severity for finding in analysis.findings), severity)
         for severity in Severity
     ]
     shown = ", ".join(f"{n} {_SEVERITY[severity]}" for n, severity in counts if n)
@@ -158,13 +158,18 @@ def _advised(group: Sequence[Finding], screen: FirstScreen) -> list[tuple[str, s
     """Return head and words of the advice that the first screen does not give: once if it is
     identical for all runs."""
     left = [
-        (each, each.advice[len(each.short_advice) :] if each in screen.actions else each.advice)
-        for each in group
+        (
+            finding,
+            finding.advice[len(finding.short_advice) :]
+            if finding in screen.actions
+            else finding.advice,
+        )
+        for finding in group
     ]
-    known = [(each, words.strip()) for each, words in left if words.strip()]
+    known = [(finding, words.strip()) for finding, words in left if words.strip()]
     if len({words for _, words in known}) == 1:
         return [("What to do:", known[0][1])]
-    return [(f"What to do ({listed(each.runs)}):", words) for each, words in known]
+    return [(f"What to do ({listed(finding.runs)}):", words) for finding, words in known]
 
 
 # ---- the one picture of the first screen

@@ -70,10 +70,10 @@ _LEFT_OUT = (
 def _page(analysis: Analysis, command: str | None) -> str:
     made = sections(analysis, command)
     shown = {affected for section in made for affected in section.affects}
-    notes = [each for each in analysis.notes if each not in analysis.losses]
+    notes = [noted for noted in analysis.notes if noted not in analysis.losses]
     lead, first = (
         conclusions.lead_picture(analysis),
-        [each for each in notes if each.affects not in shown],
+        [noted for noted in notes if noted.affects not in shown],
     )
     main = [
         conclusions.opening(analysis, first),
@@ -94,5 +94,5 @@ def _page(analysis: Analysis, command: str | None) -> str:
 
 
 def _contents(made: list[Section]) -> list[tuple[str, str]]:
-    sections = ((each.id, each.name) for each in made)
+    sections = ((section.id, section.name) for section in made)
     return [("verdict", "Verdict"), ("findings", "Findings"), *sections]

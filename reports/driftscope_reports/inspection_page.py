@@ -109,8 +109,8 @@ def _rms(trial: Trial) -> Picture:
 def _top1(trial: Trial) -> Picture:
     top1 = trial.figures["top1"]
     found = trial.inside.confidence
-    rates = tuple(each.value if each else None for each in found.right)
-    spread = tuple(each.interval if each else None for each in found.right)
+    rates = tuple(share.value if share else None for share in found.right)
+    spread = tuple(share.interval if share else None for share in found.right)
     return Picture(
         id="confidence",
         title=f"Confidence: {percent(top1[0])} at depth 1, {percent(top1[-1])} at depth {trial.k}",
@@ -148,7 +148,7 @@ def _repairs(trial: Trial) -> Section:
             table(
                 [*head[:5], "95% interval of the gain, corrected", head[5]],
                 [
-                    *(_row(each.repair, each) for each in trial.tried),
+                    *(_row(tried.repair, tried) for tried in trial.tried),
                     *(_row(rendering.rendering, rendering) for rendering in trial.renderings),
                 ],
                 words=2,
@@ -163,14 +163,14 @@ def _repairs(trial: Trial) -> Section:
     )
 
 
-def _row(change: Change, each: Tried | TriedRendering) -> list[str]:
-    gain = each.gain
+def _row(change: Change, tried: Tried | TriedRendering) -> list[str]:
+    gain = tried.gain
     ends = f"{gain.interval.low:+.2f} to {gain.interval.high:+.2f}" if gain.interval else "–"
     return [
         change.change,
         change.mistake,
-        str(each.prompts),
-        f"{each.acceptance.mean_length:.2f}",
+        str(tried.prompts),
+        f"{tried.acceptance.mean_length:.2f}",
         f"{gain.difference:+.2f}",
         ends,
         f"{gain.p:.2g}",

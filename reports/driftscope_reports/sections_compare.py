@@ -164,7 +164,7 @@ def _by_depth(
             )
             for depth in depths(mine.marginal[: len(theirs.marginal)])
         ]
-        ends = [each.interval for each in gaps]
+        ends = [known.interval for known in gaps]
         drawn.append(
             bars(other.label, depths(gaps), [g.value for g in gaps], run=index, intervals=ends)
         )
@@ -215,7 +215,7 @@ def compared(
     """Return the difference of one figure from `driftscope compare`, paired if both runs answered
     the same prompts; None if the runs were not compared in it."""
     differences = comparison.at(metric, segment) if comparison else ()
-    mine = [each for each in differences if each.depth == depth]
+    mine = [at_depth for at_depth in differences if at_depth.depth == depth]
     return Measured(mine[0].difference, mine[0].interval) if mine else None
 
 
@@ -373,7 +373,7 @@ def _table(
             if (ends := row.gap.interval)
             else NOTHING,
         ]
-        for row, label in sorted(known, key=lambda each: order.index(each[0].word))
+        for row, label in sorted(known, key=lambda row: order.index(row[0].word))
     ]
     names = ["this run" if several else others[0].label, "difference", "95% interval"]
     head = ["figure", *(["run"] if several else []), "change", first.label, *names]

@@ -112,7 +112,7 @@ def _drift_conclusion(runs: _Runs) -> str:
         runs, [_DRIFTS[drift.answer if drift else Answer.CANNOT_TELL] for drift in known]
     )
     growth = [times(run.hidden.growth) for run in runs]
-    if all(each == NOTHING for each in growth):
+    if all(factor == NOTHING for factor in growth):
         return f"Attention drift over depth: {drifts}."
     return f"Attention drift over depth: {drifts}. Hidden state: {by_run(runs, growth)}."
 

@@ -116,7 +116,7 @@ def stories(runs: tuple[RunSummary, ...]) -> list[dict[str, object]]:
         {
             "label": run.label,
             "k": run.k,
-            "opened": [_story(each) for each in (run.closeup.opened if run.closeup else ())],
+            "opened": [_story(request) for request in (run.closeup.opened if run.closeup else ())],
         }
         for run in runs
     ]

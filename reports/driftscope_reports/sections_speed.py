@@ -174,8 +174,8 @@ def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
         return []
     several = len(cases) > 1
     titles = [_in_short(run, a) if several else capital(answer(a)) for _, run, a in known]
-    assumed = dict.fromkeys(each for _, _, advice in known for each in advice.assumed)
-    drawn = [_predicted(*each) for each in known]
+    assumed = dict.fromkeys(assumption for _, _, advice in known for assumption in advice.assumed)
+    drawn = [_predicted(*time) for time in known]
     if baseline is not None and baseline.latency.tpot_s is not None:
         ks = max(len(advice.overall.tpot_s) for _, _, advice in known)
         time = [1000 * baseline.latency.tpot_s] * ks
@@ -208,10 +208,10 @@ def _predicted(index: int, run: RunSummary, advice: Advice) -> Any:
     tpot = advice.overall.tpot_s
     return line(
         run.label,
-        [1000 * each.value if each.interval else None for each in tpot],
+        [1000 * time.value if time.interval else None for time in tpot],
         x=range(len(tpot)),
         run=index,
-        intervals=[scaled(each.interval, 1000) for each in tpot],
+        intervals=[scaled(time.interval, 1000) for time in tpot],
     )
 
 
@@ -228,7 +228,7 @@ def _chosen(known: Sequence[_Predicted]) -> list[Mark]:
             marks.setdefault((choice.next.k, "to measure"), []).append(run.label)
     return [
         Mark(x=k, text=f"K = {k} {what}{f' ({listed(who)})' if len(who) < len(known) else ''}")
-        for (k, what), who in sorted(marks.items(), key=lambda each: each[0][1] != "ran")
+        for (k, what), who in sorted(marks.items(), key=lambda point: point[0][1] != "ran")
     ]
 
 
@@ -426,7 +426,7 @@ def fallback(analysis: Analysis) -> Section:
         name="Fallback",
         conclusion=_fallback_conclusion(runs),
         lead=_TWO if any(run.fallback.undrafted for run in runs) else None,
-        pictures=[*overlaid, *(_timeline(*each, runs) for each in timed)],
+        pictures=[*overlaid, *(_timeline(*outcome, runs) for outcome in timed)],
         below=[_counts(runs)],
         affects=("fallback",),
     )
@@ -496,7 +496,7 @@ def _over_time(timed: Sequence[_Timed]) -> list[Picture]:
             how="The share of decode steps in which at least one draft token was accepted. Where "
             "one run falls and the other does not, look for the reason in the timelines below.",
             chart=figure(
-                [_kept(*each, seconds) for each in timed],
+                [_kept(*outcome, seconds) for outcome in timed],
                 x_title=f"{unit} since the start",
                 y_title="of the decode steps",
                 axis=Axis.NUMBER,

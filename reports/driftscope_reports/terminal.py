@@ -101,8 +101,12 @@ def first_screen(analysis: Analysis) -> list[RenderableType]:
             why = f". Why: {action.title}{about}{sure}."
         option = [action.option] if action.option else []
         advice = action.short_advice
-        texts = [f"{advice.removesuffix('.')}{why}" if why else advice, *option, *causes(action)]
-        lines.add_row(name, Text("\n".join(map(shown, texts))))
+        action_lines = [
+            f"{advice.removesuffix('.')}{why}" if why else advice,
+            *option,
+            *causes(action),
+        ]
+        lines.add_row(name, Text("\n".join(map(shown, action_lines))))
     return [*head, lines]
 
 
@@ -127,7 +131,7 @@ def causes(finding: Finding) -> list[str]:
         lines.append("* supported by this run's recording")
     if left := len(finding.causes[_CAUSES:]):
         lines.append(f"    {count(left, 'further cause')} in the report")
-    return lines + [f"ruled out: {each.cause} [{each.seen}]" for each in finding.ruled_out]
+    return lines + [f"ruled out: {cause.cause} [{cause.seen}]" for cause in finding.ruled_out]
 
 
 _MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "!", Severity.INFO: "i", Severity.GOOD: "ok"}
@@ -220,7 +224,7 @@ def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
         if name == _ROUNDS and any(run.cohort for run in runs):
             rows.append([LEFT_OUT, *(_left_out(run) for run in runs)])
         if name == _LENGTH:
-            ks = sorted({each.k for run in runs for each in run.acceptance.by_k})
+            ks = sorted({at_k.k for run in runs for at_k in run.acceptance.by_k})
             rows += [[f"- of rounds with K = {k}", *(_at(run, k) for run in runs)] for k in ks]
     return rows
 
@@ -234,7 +238,7 @@ def _left_out(run: RunSummary) -> str:
 
 def _at(run: RunSummary, k: int) -> str:
     """Return the acceptance length of the rounds that drafted `k` tokens, and their share."""
-    acceptance = next((each for each in run.acceptance.by_k if each.k == k), None)
+    acceptance = next((at_k for at_k in run.acceptance.by_k if at_k.k == k), None)
     if acceptance is None:
         return NOTHING
     return f"{number(acceptance.mean_length)} ({percent(acceptance.rounds / run.rounds)} of rounds)"
@@ -283,7 +287,7 @@ def _senders(analysis: Analysis) -> Table:
                 number(cell.throughput, 1),
                 milliseconds(cell.ttft_s),
             )
-            table.add_row(*(Text(shown(each)) for each in cells))
+            table.add_row(*(Text(shown(cell)) for cell in cells))
     return table
 
 
@@ -462,7 +466,7 @@ def show_advice(advice: Advice) -> None:
     if advice.tells_nothing:
         return
     console.print(_advice_table(advice))
-    if any(each.interval is None for at in advice.by_batch for each in at.tpot_s):
+    if any(time.interval is None for at in advice.by_batch for time in at.tpot_s):
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
     if words := threshold_words(advice.policies, advice.held_out):
         console.print(f"{words[:1].upper()}{words[1:]}.")

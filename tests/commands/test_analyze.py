@@ -111,7 +111,7 @@ def test_two_commands_that_write_one_file_at_once(runs: list[Path], tmp_path: Pa
     assert alone[0] != alone[1]
     with ThreadPoolExecutor() as pool:
         done = pool.map(lambda given: driftscope("analyze", *given, cwd=tmp_path), (one, two))
-        assert [each.returncode for each in done] == [0, 0]
+        assert [process.returncode for process in done] == [0, 0]
     assert (tmp_path / "report.html").read_bytes() in alone
     assert not list(tmp_path.glob(".*")), "nothing unfinished is left"
 
@@ -157,7 +157,7 @@ def test_a_condition_keeps_what_meets_it(runs: list[Path], tmp_path: Path) -> No
         cwd=tmp_path,
     )
     whole = driftscope("analyze", runs[0], "--json", cwd=tmp_path)
-    rounds = [json.loads(each.stdout)["runs"][0]["rounds"] for each in (done, whole)]
+    rounds = [json.loads(output.stdout)["runs"][0]["rounds"] for output in (done, whole)]
     assert 0 < rounds[0] <= rounds[1]
 
 

@@ -80,7 +80,7 @@ def test_help_is_grouped_by_task(driftscope: Driftscope) -> None:
 def _commands() -> list[tuple[str, Any]]:
     """Every command with its parser; those of `probe` under two names."""
     inside = get_command(app.app).commands  # type: ignore[attr-defined]
-    out = [(name, each) for name, each in inside.items() if name != "probe"]
+    out = [(name, option) for name, option in inside.items() if name != "probe"]
     return [
         *out,
         *((f"probe {name}", command) for name, command in inside["probe"].commands.items()),

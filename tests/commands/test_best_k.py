@@ -113,13 +113,13 @@ def test_the_search_ends_at_the_fastest_k(environ: dict[str, str], tmp_path: Pat
     found, served = json.loads(done.stdout), _served(tmp_path)
     assert served[0] == 6
     assert len(set(served)) == len(served) <= 8
-    assert [each["k"] for each in found["runs"]] == served
+    assert [run["k"] for run in found["runs"]] == served
     assert found["choice"]["next"] is None and found["stopped"] is False
     best = min(_true_tpot_s(k) for k in range(9))
     assert _true_tpot_s(found["choice"]["k"]) < 1.05 * best
     assert found["choice"]["measured"] is True
     assert f'"num_speculative_tokens": {found["choice"]["k"]}' in found["command"]
-    assert all(Path(tmp_path / each["run"]).is_dir() for each in found["runs"])
+    assert all(Path(tmp_path / run["run"]).is_dir() for run in found["runs"])
     assert "settled after" in done.stderr
 
 
@@ -163,7 +163,7 @@ def test_ctrl_c_leaves_what_was_measured(environ: dict[str, str], tmp_path: Path
     assert process.returncode == 130, err
     found = json.loads(out)
     assert found["stopped"] is True
-    assert [each["k"] for each in found["runs"]] == [4]
+    assert [run["k"] for run in found["runs"]] == [4]
 
 
 @pytest.mark.parametrize(

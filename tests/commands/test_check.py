@@ -411,7 +411,7 @@ def test_the_gate_agrees_with_compare(
     judged = _judged(run, document, *rules)
     depths = [compared.differences[at] for at in (0, 2, K)]
     less = [depth.interval is not None and depth.interval.high < 0 for depth in depths]
-    assert [each.outcome is Outcome.BROKEN for each in judged] == less
+    assert [rule.outcome is Outcome.BROKEN for rule in judged] == less
     assert less[0] is broken
 
 
@@ -441,7 +441,7 @@ def test_what_an_inspection_does_not_hold_is_undecided(
 
 def test_rules_without_the_baseline_are_judged_as_ever(tmp_path: Path, run: Path) -> None:
     judged = _judged(run, inspection_document(tmp_path, BETTER), f"{LENGTH} < 1.1", f"{LENGTH} < 9")
-    assert [each.outcome for each in judged] == [Outcome.HELD, Outcome.BROKEN]
+    assert [rule.outcome for rule in judged] == [Outcome.HELD, Outcome.BROKEN]
 
 
 def test_a_path_that_no_run_has_is_a_usage_error(tmp_path: Path, run: Path) -> None:
@@ -458,7 +458,7 @@ def test_rounds_of_the_inspections_k_are_compared(tmp_path: Path) -> None:
     figure = judged.values[f"{LENGTH} over rounds of K = 2"]
     like = Filter(where=rounds_like(2))
     (summary,) = analyze(Inputs(sources=[run], labels=["run"], only=like)).runs
-    (at,) = [each for each in summary.acceptance.by_k if each.k == 2]
+    (at,) = [at_k for at_k in summary.acceptance.by_k if at_k.k == 2]
     assert getattr(figure, "value", None) == at.mean_length != summary.acceptance.mean_length
 
 
@@ -485,7 +485,7 @@ def test_the_document_of_the_gate_holds_both_figures(tmp_path: Path, run: Path) 
     command = "--baseline", inspection_document(tmp_path, BETTER), "--fail-on", LESS, "--json"
     (rule,) = json.loads(run_command("check", run, *command).stdout)["rules"]
     assert rule["outcome"] == "broken"
-    values = {name: each["value"] for name, each in rule["values"].items()}
+    values = {name: value["value"] for name, value in rule["values"].items()}
     assert values[f"baseline.{LENGTH}"] > values[f"{LENGTH} over rounds of K = {K}"]
 
 

@@ -95,7 +95,7 @@ def test_a_drafter_that_cannot_be_run_still_has_its_files_checked(tmp_path: Path
     found = json.loads(done.stdout)
     assert done.returncode == EXIT_GATE_FAILED
     assert found["results"][0]["id"] == "missing_tensor"
-    (note,) = [each for each in found["results"] if each["id"] == "not_run"]
+    (note,) = [result for result in found["results"] if result["id"] == "not_run"]
     assert "up_proj" in note["there"]
     assert found["trial"] is None
 
@@ -202,7 +202,9 @@ def test_ctrl_c_leaves_what_was_measured_in_every_output(tmp_path: Path) -> None
     trial = document["trial"]
     assert trial["prompts"] == 8
     assert trial["acceptance"]["mean_length"] > 3
-    left_out = [each["id"] for each in trial["not_applicable"] if "Ctrl-C" in each["reason"]]
+    left_out = [
+        skipped["id"] for skipped in trial["not_applicable"] if "Ctrl-C" in skipped["reason"]
+    ]
     assert "first_token_off" in left_out
     assert len(left_out) + len(trial["tried"]) == 34
     assert "stopped by Ctrl-C: another one may help more" in page.read_text(encoding="utf-8")
@@ -214,6 +216,6 @@ def test_ctrl_c_before_the_drafter_is_measured_leaves_the_checks_of_files(tmp_pa
     path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
     document, _ = _interrupted("loading the target", path, tmp_path / "page.html")
     assert document["trial"] is None
-    notes = {each["id"]: each["there"] for each in document["results"]}
+    notes = {result["id"]: result["there"] for result in document["results"]}
     assert notes["not_run"] == "stopped by Ctrl-C before the drafter was measured"
     assert "fc_norm_unused" in notes

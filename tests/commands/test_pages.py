@@ -79,7 +79,7 @@ def test_every_page_is_in_the_navigation() -> None:
             return [entry]
         inner = entry.values() if isinstance(entry, dict) else entry
         assert not isinstance(inner, int | None)
-        return [name for each in inner for name in files(each)]  # type: ignore[attr-defined]
+        return [name for line in inner for name in files(line)]  # type: ignore[attr-defined]
 
     nav = files(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
     assert sorted(nav) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
@@ -119,7 +119,7 @@ def test_the_example_of_the_readme_is_what_analyze_finds() -> None:
     (example,) = re.findall(r"^```\n(!.*?)```", readme, re.DOTALL | re.MULTILINE)
     run = ROOT / "reports" / "gallery" / "traces" / "smollm2-eagle3"
     findings = analyze(Inputs(sources=[run], labels=["smollm2-eagle3"])).findings
-    (finding,) = (each for each in findings if each.title in example)
+    (finding,) = (finding for finding in findings if finding.title in example)
     words = " ".join(example.split())
     assert f"{finding.title} ({run.name}) {finding.statement} (confidence" in words
     assert f"(confidence {finding.confidence.value})" in words

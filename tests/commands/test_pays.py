@@ -68,16 +68,16 @@ def test_every_contender_is_served_asked_and_stopped(pays: Driftscope, tmp_path:
     done = pays("model", *options.split(), *["--dtype", "float32", "-o", "out"])
     assert done.returncode == 4, done.stderr
     started = [json.loads(path.read_text()) for path in (tmp_path / "log").iterdir()]
-    assert len(started) == 6 and not any(_alive(each["pid"]) for each in started)
+    assert len(started) == 6 and not any(_alive(server["pid"]) for server in started)
     speculation = [
-        json.loads(each["argv"][each["argv"].index("--speculative-config") + 1])["model"]
-        for each in started
-        if "--speculative-config" in each["argv"]
+        json.loads(server["argv"][server["argv"].index("--speculative-config") + 1])["model"]
+        for server in started
+        if "--speculative-config" in server["argv"]
     ]
     assert sorted(speculation) == ["a/drafter", "a/drafter", "b", "b"]
-    for each in started:
-        at = each["argv"].index("--dtype")
-        assert each["argv"][at : at + 2] == ["--dtype", "float32"]
+    for server in started:
+        at = server["argv"].index("--dtype")
+        assert server["argv"][at : at + 2] == ["--dtype", "float32"]
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [replay["label"] for replay in report["replays"]] == [
         "no speculation (client)",
@@ -87,7 +87,7 @@ def test_every_contender_is_served_asked_and_stopped(pays: Driftscope, tmp_path:
     assert [replay["ended"] for replay in report["replays"]] == [{"answered": 20}] * 3
     pairs = {(pair["first"], pair["other"]) for pair in report["replays_compared"]}
     assert pairs == {("no speculation (client)", name) for name in ("old (client)", "b (client)")}
-    answers = [each for each in report["answers"] if each["topic"] == "pays"]
+    answers = [answer for answer in report["answers"] if answer["topic"] == "pays"]
     assert [answer["answer"] for answer in answers] == ["cannot tell"] * 2
     again = (
         "driftscope pays model --drafter old=a/drafter --drafter b -k 3 --concurrency 2 --limit 6"
@@ -123,7 +123,7 @@ def test_no_server_is_left_when_the_benchmark_is_told_to_end(
     )
     log = tmp_path / "log"
     deadline = time.monotonic() + 60
-    while not (found := [each for each in log.iterdir() if each.stat().st_size]):
+    while not (found := [path for path in log.iterdir() if path.stat().st_size]):
         assert time.monotonic() < deadline, "no server was started"
         time.sleep(0.05)
     process.terminate()
@@ -138,7 +138,7 @@ def test_nothing_to_serve(pays: Driftscope) -> None:
 
 def test_contenders() -> None:
     found = contenders_of("m", ["a/b"], [2, 8], ["--x", "1"])
-    assert [each.label for each in found] == ["no speculation", "b, K = 2", "b, K = 8"]
+    assert [run.label for run in found] == ["no speculation", "b, K = 2", "b, K = 8"]
     assert found[2].speculation == {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 8}
     assert found[0].speculation is None and list(found[0].options) == ["--x", "1"]
 

@@ -50,7 +50,7 @@ def test_the_list_as_json(driftscope: Driftscope, runs: Path) -> None:
     content = json.loads(driftscope("ls", runs, "--json", "--findings", "0").stdout)
     assert (content["kind"], content["schema_version"]) == ("runs", 1)
     (newest, older) = content["runs"]
-    assert [Path(each["path"]).name for each in (newest, older)] == ["second", "first"]
+    assert [Path(run["path"]).name for run in (newest, older)] == ["second", "first"]
     assert (newest["rounds"], newest["k"], newest["state"]) == (500, 4, "closed")
     assert newest["finding"] is None and newest["bytes"] > 0
 

@@ -219,7 +219,7 @@ def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
         installed / "driftscope", "analyze", "run", "-o", "report.html", "--json", cwd=tmp_path
     )
     content = json.loads(done.stdout)
-    assert [each["label"] for each in content["runs"]] == ["run"]
+    assert [row["label"] for row in content["runs"]] == ["run"]
     assert content["runs"][0]["rounds"] == 300
     assert "<html" in (tmp_path / "report.html").read_text()
     assert "report.html" in done.stderr

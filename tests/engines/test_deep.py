@@ -236,8 +236,8 @@ def test_what_is_found_is_what_float64_finds(outcome: Outcome) -> None:
                 held[slot].append(weights[slot])
                 even[slot].append(1 / len(weights))
     assert compared == len(rows)
-    mean = np.array([np.mean(each) if 2 * len(each) >= len(rows) else 0.0 for each in held])
-    times = mean / np.array([np.mean(each) if each else 1.0 for each in even])
+    mean = np.array([np.mean(masses) if 2 * len(masses) >= len(rows) else 0.0 for masses in held])
+    times = mean / np.array([np.mean(shares) if shares else 1.0 for shares in even])
     wanted = np.flatnonzero((mean >= 0.02) & (times >= 5.0)).tolist()
     assert list(trace.manifest.sink_slots) == wanted
     assert trace.manifest.sink_source == "found"

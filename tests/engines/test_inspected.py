@@ -78,7 +78,7 @@ def inspections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def _inspected(drafter: str, prompts: Path, folder: Path) -> Path:
     options = ["--target", TARGET, "--prompts", prompts, "--k", K, "--json"]
     done = CliRunner().invoke(
-        app, ["inspect", *(str(each) for each in (trio_path() / drafter, *options))]
+        app, ["inspect", *(str(argument) for argument in (trio_path() / drafter, *options))]
     )
     assert done.exit_code == EXIT_OK, done.output
     document = folder / f"{drafter}.json"

@@ -115,10 +115,10 @@ def test_regions_are_those_of_the_text_that_the_client_sees(
     _, every = runs[PLAIN, runner]
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
     for row in (row for rows in every for row in rows):
-        found = text_regions(row["text"], [each.span() for each in special.finditer(row["text"])])
+        found = text_regions(row["text"], [match.span() for match in special.finditer(row["text"])])
         assert [Region.ALL[code] for code in row["region_codes"]] == [e.region for e in found]
         languages = [Language.ALL[code] for code in row["region_languages"]]
-        assert languages == [each.language for each in found]
+        assert languages == [region.language for region in found]
         assert row["region_starts"][0] == 0
         assert max(row["region_starts"]) < row["output_tokens"]
         begun = zip(row["region_starts"], found, strict=True)

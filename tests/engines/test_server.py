@@ -79,7 +79,7 @@ def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path
     answers = ask(server, 4, 40)
     told = [answer["metrics"]["speculative_decoding"] for answer in answers]
     rounds, accepted = (
-        sum(each[name] for each in told) for name in ("num_spec_steps", "num_accepted_draft_tokens")
+        sum(sums[name] for sums in told) for name in ("num_spec_steps", "num_accepted_draft_tokens")
     )
     file = tmp_path / "responses.jsonl"
     file.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
@@ -286,7 +286,7 @@ def test_a_server_by_its_run_directory(server: Server) -> None:
         "all": True,
     }
     drafted = trace.draft.to_pandas()
-    drafted["name"] = [_name(each) for each in drafted.request]
+    drafted["name"] = [_name(name) for name in drafted.request]
     assert {"header", "body"} <= set(drafted.name) <= {"header", "body", "all"}
     assert set(drafted[drafted.name != "all"].rate) == {0.5}
 

@@ -83,7 +83,7 @@ def test_a_writer_that_is_killed_is_replaced(served: list[list[int]], tmp_path: 
     assert all(status.closed for status in fared.statuses)
     assert sum(status.errors.get("writer", 0) for status in fared.statuses) >= 1
     rounds = read_trace(fared.outcome.run).verify
-    assert {each["id"].split("-")[0] for each in fared.outcome.batches[0]["requests"]} <= {
+    assert {request["id"].split("-")[0] for request in fared.outcome.batches[0]["requests"]} <= {
         name.split("-")[0] for name in rounds.column("request").to_pylist()
     }
 

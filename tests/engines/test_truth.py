@@ -120,7 +120,9 @@ def test_the_manifest_says_so_where_cold_answers_are_not_the_greedy_ones(tmp_pat
     for runner in ("v1", "v2"):
         greedy, cold = found[f"{runner} greedy"], found[f"{runner} cold"]
         differ = greedy.tokens() != cold.tokens()
-        assert [read_manifest(each.run).samples_wrongly for each in (greedy, cold)] == [differ] * 2
+        assert [read_manifest(result.run).samples_wrongly for result in (greedy, cold)] == [
+            differ
+        ] * 2
 
 
 @pytest.mark.parametrize("probe", ["v1-eager eagle31", "v1 sampled", "v1 raising"])

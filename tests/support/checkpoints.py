@@ -142,7 +142,9 @@ def planted(source: Path, folder: Path, plant: Callable[[State], None]) -> Path:
     path = shutil.copytree(source, folder / "planted")
     state = load_file(path / "model.safetensors")
     plant(state)
-    save_file({name: each.contiguous() for name, each in state.items()}, path / "model.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in state.items()}, path / "model.safetensors"
+    )
     return path
 
 
@@ -258,7 +260,7 @@ def latent_drafter(folder: Path) -> Path:
     torch.manual_seed(0)
     base = load_drafter(trio_path() / "eagle31")
     drafter = Drafter(latent_config(base.config))
-    kept = {name: each for name, each in base.state_dict().items() if ".self_attn." not in name}
+    kept = {name: tensor for name, tensor in base.state_dict().items() if ".self_attn." not in name}
     drafter.load_state_dict(kept, strict=False)
     _write_attention(drafter.midlayer.self_attn, base.midlayer.self_attn)
     save_drafter(drafter, folder)
@@ -267,9 +269,10 @@ def latent_drafter(folder: Path) -> Path:
 
 def _write_attention(new: torch.nn.Module, old: torch.nn.Module) -> None:
     queries, keys, values = (
-        each.weight.view(-1, HEAD, WIDE) for each in (old.q_proj, old.k_proj, old.v_proj)
+        projection.weight.view(-1, HEAD, WIDE)
+        for projection in (old.q_proj, old.k_proj, old.v_proj)
     )
-    shared = [each.repeat_interleave(HEADS // len(each), 0) for each in (keys, values)]
+    shared = [heads.repeat_interleave(HEADS // len(heads), 0) for heads in (keys, values)]
     new.q_b_proj.weight.view(HEADS, HEAD + TURNED, WIDE)[:, :HEAD] = queries
     # Products are divided by the root of a head's size, which is larger than before.
     new.q_b_proj.weight *= ((HEAD + TURNED) / HEAD) ** 0.5
@@ -352,8 +355,8 @@ def _start(head: Drafter, target: Target) -> None:
 def _own(head: Drafter) -> dict[str, Tensor]:
     """Return the tensors that are not the target's."""
     return {
-        name: each.detach()
-        for name, each in head.state_dict().items()
+        name: tensor.detach()
+        for name, tensor in head.state_dict().items()
         if not name.startswith("lm_head.")
     }
 

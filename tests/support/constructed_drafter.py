@@ -135,7 +135,7 @@ def decomposition_of(cause: str, seed: int) -> Decomposition:
     meter = PromptMeter(drafter, drafter, k=K, positions=20)
     chains = tuple(INTERVENTIONS[name] for name in FACTORIAL)
     measured = [meter.measured(passage, chains) for passage in passages(seed)]
-    found = decompose({name: [each.matches[name] for each in measured] for name in FACTORIAL})
+    found = decompose({name: [passage.matches[name] for passage in measured] for name in FACTORIAL})
     assert found is not None
     return found
 
@@ -150,7 +150,7 @@ def constructed_ablation(cause: str = "states", seed: int = 0, *, lacking: int =
     return ablation_of(
         [drafts_of(measured, chain) for chain in chains],
         coverage_of([{"prose": (8, lacking), "code": (8, 0)}] * len(measured)),
-        near_misses_of([each.rejections for each in measured]),
+        near_misses_of([passage.rejections for passage in measured]),
         drafter="models/constructed",
         target="models/target",
         not_applicable={"served-dtype": "no config names a dtype"},

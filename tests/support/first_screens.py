@@ -171,5 +171,5 @@ def write(docs: Path = DOCS) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for each in write():
-        print(f"{each}: {each.stat().st_size:,} bytes")
+    for file in write():
+        print(f"{file}: {file.stat().st_size:,} bytes")

@@ -43,8 +43,8 @@ def inside_sums(
                 even=0.02 * CHAINS,
                 fed=[*(sizes * CHAINS)],
                 reached=reached,
-                sure=[0.8 * each for each in reached],
-                right=[0.5 * each for each in reached],
+                sure=[0.8 * depth for depth in reached],
+                right=[0.5 * depth for depth in reached],
             )
         )
     return out
@@ -77,11 +77,11 @@ def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wr
     tried = tuple(
         Tried(
             repair=Change(id=key, change=f'"{key}": true', mistake=mistake, fields={key: True}),
-            acceptance=acceptance_of(each, K),
-            gain=gain(base, each, 2),
+            acceptance=acceptance_of(tried, K),
+            gain=gain(base, tried, 2),
             prompts=PROMPTS,
         )
-        for key, each in (("norm_output", fixed), ("norm_before_residual", other))
+        for key, tried in (("norm_output", fixed), ("norm_before_residual", other))
     )
     trial = Trial(
         prompts=PROMPTS,

@@ -74,7 +74,7 @@ def write(run: Path) -> None:
     )
     for first in range(0, len(rows), ROWS_AT_ONCE):
         turn = rows[first : first + ROWS_AT_ONCE]
-        open_writer.put((lambda lists: [row for each in lists for row in each], turn))
+        open_writer.put((lambda lists: [row for rows in lists for row in rows], turn))
         open_writer.flush_soon()
         while open_writer.status().rows.get("verify", 0) < first + ROWS_AT_ONCE:
             time.sleep(0.001)

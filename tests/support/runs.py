@@ -180,8 +180,8 @@ def write_run(run: Path, spec: Spec | None = None, *, closed: bool = True) -> Pa
         probe_s=0.05,  # already in its steps; must not be counted twice
     )
     core = Status(source="core-2", closed=closed, flushed_s=START_S, probe_s=0.002)
-    for each in (status, core):
-        status_path(run, each.source).write_text(each.to_json(), encoding="utf-8")
+    for written in (status, core):
+        status_path(run, written.source).write_text(written.to_json(), encoding="utf-8")
     return run
 
 
@@ -379,9 +379,9 @@ def _distances(spec: Spec, masses: np.ndarray) -> list[float]:
 
 def _heads(spec: Spec, rank: int) -> range:
     """Return the heads of a rank; the last one has the remainder."""
-    each = spec.heads // spec.tensor_parallel
+    own_heads = spec.heads // spec.tensor_parallel
     last = rank == spec.tensor_parallel - 1
-    return range(rank * each, spec.heads if last else (rank + 1) * each)
+    return range(rank * own_heads, spec.heads if last else (rank + 1) * own_heads)
 
 
 def by_source(spec: Spec) -> dict[str, list[Row]]:

@@ -465,7 +465,7 @@ class Bench:
         """[2, numbers]."""
         if name not in BY_DEPTH:
             return self.buffers.part(name, 2).numpy()
-        depths = {each: self.buffers.part(each, 2).numpy().copy() for each in BY_DEPTH}
+        depths = {column: self.buffers.part(column, 2).numpy().copy() for column in BY_DEPTH}
         complete(depths, self.taps.observer.aliased_columns)
         return depths[name]
 

@@ -248,7 +248,7 @@ TAGS = {
 def test_a_tag_has_its_class(info: str, language: str) -> None:
     assert language_of(fence_tag(info)) == language
     found = text_regions(f"See:\n```{info}\nx\n```\nDone.")
-    assert [each.language for each in found] == [Language.NO_FENCE, language, Language.NO_FENCE]
+    assert [region.language for region in found] == [Language.NO_FENCE, language, Language.NO_FENCE]
 
 
 def test_every_class_of_a_language_is_reached() -> None:
@@ -292,10 +292,10 @@ def test_a_special_token_in_a_fence_is_in_no_language() -> None:
 
 def test_fences_in_a_row_or_in_one_another_keep_their_languages() -> None:
     found = text_regions("```go\nx\n```\n```rust\ny\n```\n")
-    assert [each.language for each in found] == [Language.GO, Language.RUST]
+    assert [region.language for region in found] == [Language.GO, Language.RUST]
     ((inner, _),) = fenced("x = 1\n", "python")
     found = text_regions(f"````html\n{inner}````\n")
-    assert [(each.region, each.language) for each in found] == [(Region.CODE, Language.HTML)]
+    assert [(region.region, region.language) for region in found] == [(Region.CODE, Language.HTML)]
 
 
 SPECIAL = ("<s>", "<|im_end|>")
@@ -327,14 +327,14 @@ class Plain:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.all_special_ids = [tokenizer.token_to_id(each) for each in SPECIAL]
-        self.added_tokens_decoder = {tokenizer.token_to_id(each): _Added(each) for each in MARKS}
+        self.all_special_ids = [tokenizer.token_to_id(text) for text in SPECIAL]
+        self.added_tokens_decoder = {tokenizer.token_to_id(text): _Added(text) for text in MARKS}
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[Any]:
-        return [self._tokenizer.id_to_token(each) for each in ids]
+        return [self._tokenizer.id_to_token(token) for token in ids]
 
 
 class _Added(SimpleNamespace):
@@ -443,7 +443,7 @@ def test_a_passage_of_seven_is_too_short() -> None:
 def test_large_ids_are_told_apart() -> None:
     prompt = list(range(2**31 - 20, 2**31 - 1))
     assert copied_tokens(prompt, prompt).all()
-    assert not copied_tokens(prompt, [each - 1000 for each in prompt]).any()
+    assert not copied_tokens(prompt, [token - 1000 for token in prompt]).any()
 
 
 FIRST_ID = 1_234_567_000

@@ -211,7 +211,7 @@ def eagle1_without_bias(folder: Path) -> dict[str, Any]:
     """Build the same without the bias of `fc`."""
     arguments = eagle1(folder)
     weights = folder / "drafter" / "model.safetensors"
-    state = {name: each for name, each in load_file(weights).items() if name != "fc.bias"}
+    state = {name: tensor for name, tensor in load_file(weights).items() if name != "fc.bias"}
     save_file(state, weights)
     return arguments
 

@@ -288,8 +288,8 @@ def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
         if whole(chains, f"{name}_misfits").sum():
             wanted = str(shape.width(name))
             if shape.mixed and name not in AUX:
-                each = shape.per_depth(name)
-                wanted = "K" if each == 1 else f"K times {each}"
+                numbers = shape.per_depth(name)
+                wanted = "K" if numbers == 1 else f"K times {numbers}"
             raise DamagedTraceError(
                 f"{tables.path}: draft rows whose {name} is not {wanted} long; "
                 "the run's files are damaged or not from one run"

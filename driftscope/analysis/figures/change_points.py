@@ -447,7 +447,7 @@ def _same_mix(series: Series, before: slice, after: slice) -> float | None:
 def _level(series: Series, part: slice) -> Level:
     tokens, rounds = series.tokens[part], series.rounds[part]
     code = np.unique(series.clusters[part], return_inverse=True)[1]
-    sums = (by_cluster(code, each)[:, None] for each in (tokens, rounds))
+    sums = (by_cluster(code, counts)[:, None] for counts in (tokens, rounds))
     spread = ratio_intervals(*sums)
     last = part.stop >= len(series.start_s)
     return Level(

@@ -393,7 +393,7 @@ def spread_of_chains(chains: Chains) -> dict[str, Spread]:
     if "fed_rms" in chains.means:
         fed = chains.means["fed_rms"]
         out["growth"] = _known(intervals(fed.ratio(fed.top[:, :1])))
-    return {name: each for name, each in out.items() if each}
+    return {name: spread for name, spread in out.items() if spread}
 
 
 def spread_of_rounds(rounds: Rounds) -> dict[str, Spread]:
@@ -404,7 +404,7 @@ def spread_of_rounds(rounds: Rounds) -> dict[str, Spread]:
         "conditional": _known(rate_intervals(rounds.conditional_ratio())),
         "died": _known(rate_intervals(died)),
     }
-    return {name: each for name, each in out.items() if each}
+    return {name: spread for name, spread in out.items() if spread}
 
 
 def spread_of_fallback(

@@ -394,8 +394,8 @@ def over_buckets(table: pa.Table) -> pa.Table:
     times = {"first_s": np.minimum, "last_s": np.maximum, "first_position": np.minimum}
     for name in rows.drop_columns(["bucket", *REQUEST]).column_names:
         values = floats(rows, name) if name in times else whole(rows, name)
-        each = times.get(name, np.add).reduceat(values, first)
-        totals = totals.append_column(name, pa.array(each))
+        sums = times.get(name, np.add).reduceat(values, first)
+        totals = totals.append_column(name, pa.array(sums))
     return totals
 
 

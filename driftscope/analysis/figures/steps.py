@@ -48,11 +48,11 @@ def typical_step(recorded: bool, exact: bool) -> ir.Table:
 
 
 @cache
-def steps_in_blocks(each: int) -> ir.Table:
-    """Return the steps of every `each`-th block of neighbouring steps, one row per step."""
+def steps_in_blocks(nth: int) -> ir.Table:
+    """Return the steps of every `nth` block of neighbouring steps, one row per step."""
     rows = table("step")
-    if each > 1:
-        rows = rows.filter((rows.step // BLOCK_STEPS) % each == 0)
+    if nth > 1:
+        rows = rows.filter((rows.step // BLOCK_STEPS) % nth == 0)
     return rows.select(
         "replica",
         "step",

@@ -326,7 +326,7 @@ def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
     """Return whether acceptance goes with each measure of a run. The p-values are adjusted by
     Holm's rule, since all measures are asked together."""
     known = [relation.alone for relation in relations if relation.alone]
-    adjusted = dict(zip(map(id, known), holm([each.p for each in known]), strict=True))
+    adjusted = dict(zip(map(id, known), holm([answer.p for answer in known]), strict=True))
     return tuple(
         Answer.CANNOT_TELL
         if relation.alone is None

@@ -231,7 +231,7 @@ def narrow(
     engine.define(SERVED, _met(narrowed, SERVED, "verify", "verify_all"))
     for record in ("verify", "draft"):
         _define(narrowed, record, record)
-    mine = [each for each in met if each.names <= set(OF_STEPS)]
+    mine = [layout for layout in met if layout.names <= set(OF_STEPS)]
     names = _names(mine) - {"batch"}
     constants, dialect = _constants(tables, names), tables.engine.dialect
     rows = row_filters.wide("step_all", queried("step").names, names, constants, dialect)

@@ -394,7 +394,7 @@ def mean_time_interval(
     by_span = None if spans is None else mean_interval(values, spans)
     if by_cluster is None or by_span is None:
         return by_cluster
-    return max(by_cluster, by_span, key=lambda each: each.high - each.low)
+    return max(by_cluster, by_span, key=lambda interval: interval.high - interval.low)
 
 
 def mean_interval(

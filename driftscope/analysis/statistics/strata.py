@@ -274,9 +274,9 @@ def _standardised(accepted: Matrix, rounds: Matrix) -> Matrix:
     """Return accepted tokens per round, [2, ...], with the same weight of each stratum, the last
     axis, in both groups."""
     weight = _weights(rounds)
-    each = accepted / np.where(rounds > 0, rounds, 1.0)
+    rates = accepted / np.where(rounds > 0, rounds, 1.0)
     whole = weight.sum(axis=-1)
-    return np.asarray((weight * each).sum(axis=-1) / np.where(whole > 0, whole, np.nan))
+    return np.asarray((weight * rates).sum(axis=-1) / np.where(whole > 0, whole, np.nan))
 
 
 EACH_REQUEST = "each request"

@@ -420,7 +420,7 @@ def recut(
     their cluster, length, whether (1) or not (0) a miss ends them, and their number."""
     n = int(cluster.max(initial=-1)) + 1
     tokens = np.bincount(cluster, weights=runs * (matches + missed), minlength=n).astype(np.float64)
-    return tuple(_at(each, cluster, matches, missed, runs, tokens) for each in range(1, k + 1))
+    return tuple(_at(depth, cluster, matches, missed, runs, tokens) for depth in range(1, k + 1))
 
 
 def _at(

@@ -212,7 +212,7 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
         cells=step_times(tables).value.cells,
         problems=tables.problems,
         side=side_without_rounds(requests_of(tables)),
-        durations={name: each for name, each in spread.items() if each is not None},
+        durations={name: interval for name, interval in spread.items() if interval is not None},
     )
 
 

@@ -64,10 +64,10 @@ def _print_trial(console: Console, trial: Trial) -> None:
         "",
         f"as it is ({trial.prompts} prompts, K = {trial.k})",
     )
-    whole = [each for each in trial.tried if each.prompts == trial.prompts]
-    for each in whole[:_SHOWN]:
-        gain, p = f"{each.gain.difference:+.2f}", f"{each.gain.p:.2g}"
-        table.add_row(*acceptance_cells(each.acceptance), gain, p, Text(each.repair.change))
+    whole = [tried for tried in trial.tried if tried.prompts == trial.prompts]
+    for tried in whole[:_SHOWN]:
+        gain, p = f"{tried.gain.difference:+.2f}", f"{tried.gain.p:.2g}"
+        table.add_row(*acceptance_cells(tried.acceptance), gain, p, Text(tried.repair.change))
     for other in trial.renderings:
         gain, p = f"{other.gain.difference:+.2f}", f"{other.gain.p:.2g}"
         table.add_row(
@@ -175,11 +175,11 @@ def _print_vocabulary(console: Console, coverage: VocabularyCoverage) -> None:
         Text(f"{coverage.lacking:.1%} of the target's tokens are not in the draft vocabulary:")
     )
     table = Table(box=None, pad_edge=False, show_header=False)
-    for each in coverage.by_region:
-        ends = each.interval
+    for part in coverage.by_region:
+        ends = part.interval
         interval = f"[{ends.low:.1%}, {ends.high:.1%}]" if ends else _NOT_KNOWN
-        counted = f"of {each.tokens:,} tokens"
-        table.add_row(f"  {each.region}", f"{each.lacking:.1%}", interval, counted)
+        counted = f"of {part.tokens:,} tokens"
+        table.add_row(f"  {part.region}", f"{part.lacking:.1%}", interval, counted)
     console.print(table)
 
 

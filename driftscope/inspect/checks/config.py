@@ -206,7 +206,7 @@ def _not_boolean(drafter: DrafterFiles) -> Iterator[CheckResult]:
 
 def _all_ones(drafter: DrafterFiles) -> Iterator[CheckResult]:
     for flag, prefix in _WEIGHTS.items():
-        norms = [each for each in drafter.named(prefix).values() if each.is_float]
+        norms = [norm for norm in drafter.named(prefix).values() if norm.is_float]
         if drafter.flag(flag) and norms and all(np.all(norm.array() == 1) for norm in norms):
             yield CheckResult(
                 id="norm_all_ones",
@@ -294,7 +294,7 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             title="SGLang counts these captured layers differently",
             expected=f"{list(named)} in vLLM",
             rule=f"{SGLANG_CAPTURE}: adds 1 to each if the first is 1; before, always",
-            there=f"in SGLang {[each + 1 for each in named]}, counted as vLLM counts",
+            there=f"in SGLang {[layer + 1 for layer in named]}, counted as vLLM counts",
             certainty=Certainty.LIKELY,
         )
 
@@ -377,7 +377,7 @@ def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
                 title=f"fc ignores captured layer {layer}",
                 expected="columns of comparable size for each captured layer",
                 rule="an RMS below a thousandth of the largest has no part in the sum",
-                there=f"RMS of the columns: {', '.join(f'{each:.2g}' for each in sizes)}",
+                there=f"RMS of the columns: {', '.join(f'{size:.2g}' for size in sizes)}",
                 change="train with all captured layers, or capture fewer",
                 certainty=Certainty.LIKELY,
             )
@@ -485,7 +485,7 @@ def check_context(inspected: Inspected) -> Iterator[CheckResult]:
     if inspected.target is None:
         return
     own, targets = inspected.drafter.fields, inspected.target.fields
-    ours, theirs = (each.get("max_position_embeddings") for each in (own, targets))
+    ours, theirs = (config.get("max_position_embeddings") for config in (own, targets))
     if isinstance(ours, int) and isinstance(theirs, int) and ours < theirs:
         yield CheckResult(
             id="context_shorter",

@@ -194,7 +194,9 @@ def check_tokenizer(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a tokenizer that differs from the target's. A drafter needs none."""
     if inspected.target is None:
         return
-    own, targets = (_model(each.folder) for each in (inspected.drafter, inspected.target))
+    own, targets = (
+        _model(checkpoint.folder) for checkpoint in (inspected.drafter, inspected.target)
+    )
     if own is None or targets is None or own == targets:
         return
     differs = own.get("vocab") != targets.get("vocab")
@@ -214,7 +216,9 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a chat template that differs from the target's."""
     if inspected.target is None:
         return
-    own, targets = (chat_template(each.folder) for each in (inspected.drafter, inspected.target))
+    own, targets = (
+        chat_template(checkpoint.folder) for checkpoint in (inspected.drafter, inspected.target)
+    )
     if own and targets and own.strip() != targets.strip():
         yield CheckResult(
             id="template_differs",

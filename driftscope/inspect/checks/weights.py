@@ -52,7 +52,7 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a type that the config does not name, or a mix of types."""
     drafter = inspected.drafter
     types = {tensor.dtype for tensor in drafter.tensors.values() if tensor.is_float}
-    names = sorted(_TYPES[each] for each in types)
+    names = sorted(_TYPES[kind] for kind in types)
     if drafter.quantized:
         return
     if len(types) > 1:

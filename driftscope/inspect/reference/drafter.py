@@ -348,7 +348,7 @@ def load_drafter(
     drafter = Drafter(DrafterConfig.from_hf(_read_config(path), target_layers))
     shared = {} if head is None else {"lm_head.weight": head}
     stored = load_file(path / "model.safetensors")
-    named = {reference_name(name): each for name, each in stored.items()}
+    named = {reference_name(name): tensor for name, tensor in stored.items()}
     drafter.load_state_dict({**shared, **named})
     return drafter.to(dtype).eval()
 
@@ -374,8 +374,8 @@ def save_drafter(drafter: Drafter, path: Path, dtype: torch.dtype = torch.bfloat
     whose head is the target's and is not written."""
     state = drafter.state_dict()
     if drafter.config.eagle1:
-        named = {name.replace(_REFERENCE, _FIRST, 1): each for name, each in state.items()}
-        state = {name: each for name, each in named.items() if not name.startswith("lm_head.")}
+        named = {name.replace(_REFERENCE, _FIRST, 1): tensor for name, tensor in state.items()}
+        state = {name: tensor for name, tensor in named.items() if not name.startswith("lm_head.")}
     _write(path, drafter.config.to_hf(), state, dtype)
 
 

@@ -115,7 +115,7 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     config = replace(config, aux_layers=tuple(sorted(set(config.aux_layers))))
     if EMBEDDING in files.tensors:
         config = replace(config, target_hidden_size=files.target_hidden_size)
-    state = {name: _tensor(each) for name, each in _stored(files).items()}
+    state = {name: _tensor(tensor) for name, tensor in _stored(files).items()}
     if config.eagle1:  # engines give it the target's head
         config = replace(config, fc_bias=FC_BIAS in state)
         state.pop(HEAD, None)

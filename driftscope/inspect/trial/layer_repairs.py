@@ -244,8 +244,8 @@ def _reordered(
     if list(order) != sorted(order):
         names = [f"{name}.{kind}" for kind in ("weight", "bias") if f"{name}.{kind}" in state]
         moved = {
-            each: unflatten(state[each], 0, (len(order), -1))[list(order)].flatten(0, 1)
-            for each in names
+            part: unflatten(state[part], 0, (len(order), -1))[list(order)].flatten(0, 1)
+            for part in names
         }
         yield name.rpartition(".")[2], moved, order
 

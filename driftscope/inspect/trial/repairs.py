@@ -45,7 +45,7 @@ def attention_repairs(base: Variant) -> Iterator[Repair]:
 def _in_halves(base: Variant) -> Repair:
     turned = tuple(f"{one}_proj.{kind}" for one in "qk" for kind in ("weight", "bias"))
     state = dict(base.state)
-    for name in (each for each in base.state if each.endswith(turned)):
+    for name in (key for key in base.state if key.endswith(turned)):
         heads = state[name].reshape(-1, base.config.layer.head_dim, *state[name].shape[1:])
         state[name] = torch.cat([heads[:, ::2], heads[:, 1::2]], 1).reshape(state[name].shape)
     change = "rows of q_proj and k_proj in halves, not in pairs"
@@ -122,8 +122,8 @@ def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
 
 def layers_needed(base: Variant, candidates: Sequence[Repair]) -> set[int]:
     """Return the target layers whose states the drafter or a repair reads."""
-    each = [base, *(repair.variant for repair in candidates)]
-    return {layer for variant in each for layer in variant.config.aux_layers}
+    variants = [base, *(repair.variant for repair in candidates)]
+    return {layer for variant in variants for layer in variant.config.aux_layers}
 
 
 def _other_weights(

@@ -48,8 +48,10 @@ class Gain:
 
 def acceptance_of(rounds: Rounds, k: int) -> Acceptance:
     """Return the acceptance over all rounds."""
-    counts = np.array([len(each) for each in rounds], float)[:, None]
-    reached = np.array([[sum(n >= d for n in each) for d in range(1, k + 1)] for each in rounds])
+    counts = np.array([len(lengths) for lengths in rounds], float)[:, None]
+    reached = np.array(
+        [[sum(n >= d for n in lengths) for d in range(1, k + 1)] for lengths in rounds]
+    )
     rates = ratio_of(reached.astype(float), counts)
     spread, length = rate_intervals(rates), _length(rounds)
     length_spread = intervals(length)
@@ -99,8 +101,8 @@ def mean_length(rounds: Rounds) -> float:
 
 def _length(rounds: Rounds) -> Ratio:
     """Return the tokens per round by prompt."""
-    tokens = np.array([[sum(each) + len(each)] for each in rounds], float)
-    return ratio_of(tokens, np.array([[len(each)] for each in rounds], float))
+    tokens = np.array([[sum(lengths) + len(lengths)] for lengths in rounds], float)
+    return ratio_of(tokens, np.array([[len(lengths)] for lengths in rounds], float))
 
 
 def _mean(values: Values) -> Ratio:
@@ -240,8 +242,8 @@ STOPPED = "stopped by Ctrl-C"
 def by_reason(left_out: Iterable[NotApplicable]) -> dict[str, list[str]]:
     """Return the ids of hypotheses that were not tried, by the reason."""
     found: dict[str, list[str]] = {}
-    for each in left_out:
-        found.setdefault(each.reason, []).append(each.id)
+    for skipped in left_out:
+        found.setdefault(skipped.reason, []).append(skipped.id)
     return found
 
 

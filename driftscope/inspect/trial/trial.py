@@ -95,8 +95,8 @@ def renderings(
         _first_token(tokenizer.bos_token_id, prompts),
         _template(tokenizer, prompts, conversations, templates),
     )
-    made = [each for each in tried if isinstance(each, Rendering)]
-    return made, [each for each in tried if isinstance(each, NotApplicable)]
+    made = [attempt for attempt in tried if isinstance(attempt, Rendering)]
+    return made, [attempt for attempt in tried if isinstance(attempt, NotApplicable)]
 
 
 def _first_token(bos: int | None, prompts: Ids) -> Rendering | NotApplicable:
@@ -253,7 +253,11 @@ class Bench:
             made = self.teacher.passages(wanted, layers)
             new = tuple(listener.each(made, "Answering prompts", len(wanted)))
             self._passages = (*self._passages, *new)
-        enough = [each for each in self._passages if each.key in chosen and len(each.anchors(k))]
+        enough = [
+            passage
+            for passage in self._passages
+            if passage.key in chosen and len(passage.anchors(k))
+        ]
         if len(enough) >= LEAST_PASSAGES:
             return enough
         if len(chosen) < len(self.prompts):
@@ -339,7 +343,7 @@ def try_renderings(
         except KeyboardInterrupt:
             stopped = True
         if stopped:
-            not_tried += stopped_before(each.change for each in made[at:])
+            not_tried += stopped_before(repair.change for repair in made[at:])
             break
         if result is None:
             reason = f"fewer than {LEAST_PASSAGES} prompts have long enough answers both ways"
@@ -348,7 +352,7 @@ def try_renderings(
             tried.append(result)
     return replace(
         trial,
-        renderings=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
+        renderings=tuple(sorted(tried, key=lambda tried: -tried.gain.difference)),
         not_applicable=(*trial.not_applicable, *not_tried),
         stopped=stopped,
     )
@@ -388,7 +392,7 @@ class Runner:
         """
         drafted, overflow, stopped = self._as_is(base)
         left = () if stopped else candidates
-        figures = [each.figures for each in drafted if each.figures is not None]
+        figures = [passage.figures for passage in drafted if passage.figures is not None]
         means = torch.stack(figures).mean(0).tolist()
         as_is, tried = acceptance_of(_rounds(drafted), self._k), list[Tried]()
         searched = MOST_SEARCHED if any(AUX_LAYERS in one.fields for one in candidates) else 0
@@ -406,8 +410,8 @@ class Runner:
             k=self._k,
             acceptance=as_is,
             figures=dict(zip(FIGURES, zip(*means, strict=True), strict=True)),
-            inside=inside_of([each.inside for each in drafted if each.inside is not None]),
-            tried=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
+            inside=inside_of([passage.inside for passage in drafted if passage.inside is not None]),
+            tried=tuple(sorted(tried, key=lambda tried: -tried.gain.difference)),
             not_applicable=tuple(stopped_before(candidates[len(tried) :])) if stopped else (),
             stopped=stopped,
             overflow=overflow,
@@ -434,9 +438,11 @@ class Runner:
             try:
                 while len(made) < len(self._passages):
                     new = self._passages[len(made) :]
-                    for each in self._listener.each(new, "Running the drafter as it is", len(new)):
+                    for passage in self._listener.each(
+                        new, "Running the drafter as it is", len(new)
+                    ):
                         drafted = draft(
-                            drafter, self._teacher, each, self._k, measured=True, watch=watch
+                            drafter, self._teacher, passage, self._k, measured=True, watch=watch
                         )
                         made.append(drafted)
                     if not self._is_decided(acceptance_of(_rounds(made), self._k)):
@@ -517,8 +523,10 @@ class Runner:
         keys = {passage.key for passage in self._passages}
         prompts = {key: ids for key, ids in rendering.prompts.items() if key in keys}
         made = self._teacher.passages(prompts, base.config.aux_layers)
-        theirs = {each.key: each for each in made if len(each.anchors(self._k))}
-        pairs = [(each, theirs[each.key]) for each in self._passages if each.key in theirs]
+        theirs = {passage.key: passage for passage in made if len(passage.anchors(self._k))}
+        pairs = [
+            (passage, theirs[passage.key]) for passage in self._passages if passage.key in theirs
+        ]
         if len(pairs) < LEAST_PASSAGES:
             return None
         rounds = [_rounds(self._drafted(base, side)) for side in zip(*pairs, strict=True)]
@@ -539,4 +547,4 @@ class Runner:
 
 def _rounds(drafted: Sequence[Drafted]) -> list[list[int]]:
     """Return the accepted tokens by round and prompt."""
-    return [each.rounds() for each in drafted]
+    return [passage.rounds() for passage in drafted]

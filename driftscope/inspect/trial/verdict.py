@@ -87,9 +87,9 @@ def _helps_less(trial: Trial, best: Tried, found: Sequence[CheckResult]) -> bool
     not the drafter's."""
     other = any(result.id == "template_differs" for result in found)
     return any(
-        (other or _accepts_more(trial, each).level is Level.WARNING)
-        and each.acceptance.mean_length > best.acceptance.mean_length
-        for each in _helping(trial)
+        (other or _accepts_more(trial, tried).level is Level.WARNING)
+        and tried.acceptance.mean_length > best.acceptance.mean_length
+        for tried in _helping(trial)
     )
 
 
@@ -233,8 +233,8 @@ def rendering_results(trial: Trial) -> Iterator[CheckResult]:
 
     If the target is surer of its answers too, the text may be easier instead: that is a note.
     """
-    for each in _helping(trial):
-        yield _accepts_more(trial, each)
+    for tried in _helping(trial):
+        yield _accepts_more(trial, tried)
 
 
 def _helping(trial: Trial) -> Iterator[TriedRendering]:
@@ -244,20 +244,20 @@ def _helping(trial: Trial) -> Iterator[TriedRendering]:
             yield rendering
 
 
-def _accepts_more(trial: Trial, each: TriedRendering) -> CheckResult:
-    easier = each.surer_interval is None or each.surer_interval.high > 0
-    then = each.acceptance
+def _accepts_more(trial: Trial, tried: TriedRendering) -> CheckResult:
+    easier = tried.surer_interval is None or tried.surer_interval.high > 0
+    then = tried.acceptance
     return CheckResult(
-        id=f"{_MORE_WITH}{each.rendering.id}",
+        id=f"{_MORE_WITH}{tried.rendering.id}",
         level=Level.NOTE if easier else Level.WARNING,
-        title=f"with {each.rendering.change} this drafter accepts {then.mean_length:.2f} tokens a "
+        title=f"with {tried.rendering.change} this drafter accepts {then.mean_length:.2f} tokens a "
         f"round instead of {trial.acceptance.mean_length:.2f}",
         expected=f"acceptance length {_length_words(then)}",
         rule="paired by prompt, corrected for the number of renderings tried",
         there="the target's answers may be easier to predict so, too"
         if easier
-        else f"{each.rendering.mistake}; the target is no surer of its answers so",
-        change=each.rendering.change,
+        else f"{tried.rendering.mistake}; the target is no surer of its answers so",
+        change=tried.rendering.change,
         certainty=Certainty.POSSIBLE,
     )
 
@@ -266,20 +266,20 @@ def best_repair(trial: Trial) -> Tried | None:
     """Return the repair that helps; None if none does beyond chance."""
     least = LEAST_GAIN * trial.acceptance.mean_length
     helping = [
-        each
-        for each in trial.tried
-        if each.gain.difference > least
-        and each.acceptance.marginal[0] > ALIVE_ABOVE
-        and (_beyond_chance(each.gain) or _small_but_certain(each))
+        tried
+        for tried in trial.tried
+        if tried.gain.difference > least
+        and tried.acceptance.marginal[0] > ALIVE_ABOVE
+        and (_beyond_chance(tried.gain) or _small_but_certain(tried))
     ]
     if not helping:
         return None
-    best = max(helping, key=lambda each: each.acceptance.mean_length)
+    best = max(helping, key=lambda tried: tried.acceptance.mean_length)
     good = (1 - AS_GOOD) * best.acceptance.mean_length
     simple = [e for e in helping if not e.repair.weights and e.acceptance.mean_length >= good]
-    best = max(simple, key=lambda each: each.acceptance.mean_length) if simple else best
+    best = max(simple, key=lambda tried: tried.acceptance.mean_length) if simple else best
     # Layers next to the right ones accept as much; with the right ones the drafter is surer.
-    layers = [each for each in simple if only_layers(each) and each.all_positions]
+    layers = [tried for tried in simple if only_layers(tried) and tried.all_positions]
     return max(layers, key=_surer) if only_layers(best) and layers else best
 
 
@@ -296,13 +296,13 @@ def _beyond_chance(gain: Gain) -> bool:
     return gain.p < _CHANCE and gain.interval is not None and gain.interval.low > 0
 
 
-def _small_but_certain(each: Tried) -> bool:
+def _small_but_certain(tried: Tried) -> bool:
     """Whether the probability of the target's tokens gains beyond chance, after correction, and so
     does what is accepted over all positions.
 
     Probability alone could gain by confidence, which nothing is accepted for.
     """
-    at = each.all_positions
+    at = tried.all_positions
     return at is not None and _beyond_chance(at.probability) and _beyond_chance(at.accepted)
 
 

@@ -366,20 +366,20 @@ def label_of(suite: str, condition: str) -> str:
 def _stoppable() -> Any:
     """Yield an event that SIGINT and SIGTERM set; a second signal ends the process as usual."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def give_back() -> None:
-        for each, handler in before.items():
-            loop.remove_signal_handler(each)
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
     def set_once() -> None:
         stop.set()
         give_back()
 
     with contextlib.suppress(ValueError):  # not in the main thread: signals cannot be handled here
-        for each in before:
-            loop.add_signal_handler(each, set_once)
+        for number in before:
+            loop.add_signal_handler(number, set_once)
     try:
         yield stop
     finally:

@@ -373,7 +373,7 @@ def shipped_sets() -> list[str]:
     """Return the names of the sets that are shipped with driftscope."""
     folder = files("driftscope.workloads") / "prompts"
     return sorted(
-        each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")
+        path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml")
     )
 
 

@@ -140,7 +140,7 @@ def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[Level]:
     """Return one level per rate, each limited by the single concurrency; without rates, one level
     per concurrency. Raises UsageError for rates with several concurrencies."""
     if not rate:
-        return [Level(concurrency=each) for each in concurrency]
+        return [Level(concurrency=requests) for requests in concurrency]
     if len(concurrency) > 1:
         raise UsageError("with a rate, concurrency must be one number: the most requests at once")
     return [Level(concurrency=concurrency[0] if concurrency else None, rate=r) for r in rate]
@@ -150,7 +150,7 @@ def shipped_suites() -> list[str]:
     """Return the names of the suites that are shipped with driftscope."""
     folder = files("driftscope.workloads") / SUITES
     return sorted(
-        each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")
+        path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml")
     )
 
 
@@ -208,10 +208,10 @@ async def facts_for(suite: Suite, facts: Facts, count: Callable[[str], Awaitable
         tokens = await count(sample)
     except DriftscopeError:  # no /tokenize: lengths are approximate
         return facts
-    each = len(sample) / max(tokens, 1)
-    if not LEAST_CHARACTERS <= each <= MOST_CHARACTERS:
+    per_token = len(sample) / max(tokens, 1)
+    if not LEAST_CHARACTERS <= per_token <= MOST_CHARACTERS:
         return facts
-    return replace(facts, characters_per_token=each)
+    return replace(facts, characters_per_token=per_token)
 
 
 def _transform(step: Mapping[str, Mapping[str, Any]], where: str) -> Transform:

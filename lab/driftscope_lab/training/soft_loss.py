@@ -26,7 +26,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
         grad_head = torch.zeros_like(head, dtype=torch.float32)
         total, tops = torch.zeros((), device=states.device), []
         size = ROWS.get(states.device.type, MOST_ROWS)
-        parts = (torch.split(each, size) for each in (states, grad_states, wanted))
+        parts = (torch.split(tensor, size) for tensor in (states, grad_states, wanted))
         for rows, into, given in zip(*parts, strict=True):
             low = rows.to(dtype)
             logits = (low @ weights.T).float()

@@ -120,7 +120,7 @@ class Teacher:
             output = self._remembered.get(batch.group) if remember else None
             if output is None:
                 output = self._target(ids, aux_layers=self._aux_layers)
-                size = sum(each.nbytes for each in (*output.aux, output.hidden))
+                size = sum(tensor.nbytes for tensor in (*output.aux, output.hidden))
                 if remember and size <= self._left:
                     self._remembered[batch.group] = output
                     self._left -= size

@@ -23,7 +23,7 @@ def _kill_writer() -> None:
     which some starts break on purpose."""
     from driftscope.trace.writer import NAME
 
-    while not (found := [each for each in threading.enumerate() if each.name == NAME]):
+    while not (found := [thread for thread in threading.enumerate() if thread.name == NAME]):
         time.sleep(0.01)
     for thread in found:
         kill(thread)

@@ -76,7 +76,7 @@ def _with_text(**more: Any) -> Any:
 
 
 def _asked(ids: list[list[int]]) -> list[dict[str, list[int]]]:
-    return [{"prompt_token_ids": each} for each in ids]
+    return [{"prompt_token_ids": token} for token in ids]
 
 
 def control(told: Path) -> None:

@@ -66,8 +66,8 @@ async def _abort_one(engine: Any, batch: dict[str, Any]) -> dict[str, Any]:
     return {
         "seconds": time.perf_counter() - start,
         "requests": [
-            {"token_ids": list(each.get("output_ids", ())), "meta": each["meta_info"]}
-            for each in answered
+            {"token_ids": list(answer.get("output_ids", ())), "meta": answer["meta_info"]}
+            for answer in answered
         ],
     }
 

@@ -23,7 +23,7 @@ def kinds_of_blocks(truth: Truth, replica: int, prompt: Ints, kind: Ints, rounds
     """Return the place in `truth.regions` of each block of each answer, [requests, blocks]."""
     most = (int(rounds.max()) + 1) * (truth.k + 1) // truth.block_tokens + 2
     usual = tuple(share for share, _ in truth.regions.values())
-    shares = np.array([each.text or usual for each in truth.prompts])
+    shares = np.array([prompt.text or usual for prompt in truth.prompts])
     ends = np.cumsum(shares / shares.sum(axis=1, keepdims=True), axis=1)[:, :-1]
     random = np.random.default_rng((truth.prompts_seed, replica, 9))
     drawn = random.random((int(prompt.max()) + 1, most))[prompt]
@@ -158,8 +158,8 @@ def reasons(truth: Truth) -> tuple[str, ...]:
 
 def chunks(truth: Truth) -> Iterator[Chunk]:
     """Yield the run in chunks, replica by replica."""
-    each = np.diff(np.linspace(0, truth.requests, truth.replicas + 1).astype(int))
-    for replica, requests in enumerate(each.tolist()):
+    sizes = np.diff(np.linspace(0, truth.requests, truth.replicas + 1).astype(int))
+    for replica, requests in enumerate(sizes.tolist()):
         prompted, step, now = _prompted(truth, replica, requests), 0, START_S
         for piece, (first, end) in enumerate(_pieces(prompted)):
             chunk = _chunk(truth, prompted, (replica, piece), slice(first, end), step, now)
@@ -181,16 +181,16 @@ def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
         kind = kind[np.searchsorted(session, session)]
     if truth.kind_by_replica:
         kind = np.full(requests, replica % len(truth.prompts))
-    low, high = np.array([each.tokens for each in truth.prompts]).T
+    low, high = np.array([prompt.tokens for prompt in truth.prompts]).T
     spread = truth.rounds * truth.rounds_spread
     rounds = random.uniform(truth.rounds - spread, truth.rounds + spread, requests)
-    shift = np.array([each.shift for each in truth.prompts])[kind]
+    shift = np.array([prompt.shift for prompt in truth.prompts])[kind]
     progress = np.arange(requests) / max(requests - 1, 1)
     shift = shift + truth.between * random.standard_normal(requests)
     shift = shift + truth.replica_shift * (replica == truth.replicas - 1)
     tokens = random.integers(low[kind], high[kind], endpoint=True)
     prompt = np.arange(requests) % -(-requests // truth.repeats)
-    kind, rounds, shift, tokens = (each[prompt] for each in (kind, rounds, shift, tokens))
+    kind, rounds, shift, tokens = (values[prompt] for values in (kind, rounds, shift, tokens))
     own = random.standard_normal(max(truth.sessions, 1)) if truth.alike else np.zeros(1)
     shift = shift + truth.alike * own[session if truth.alike else 0] + truth.decay * progress
     if truth.change:

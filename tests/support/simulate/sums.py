@@ -50,7 +50,7 @@ def _counts(truth: Truth, chunk: Chunk, only: int | None) -> Ints:
     rows = (chunk.accepted >= 0) & (chunk.verified > 0)
     rows &= True if only is None else chunk.verified == only
     request, drafted, accepted = (
-        each[rows] for each in (chunk.request, chunk.verified, chunk.accepted)
+        column[rows] for column in (chunk.request, chunk.verified, chunk.accepted)
     )
     out = np.zeros((4, len(chunk.kind), truth.k + 1), dtype=np.int64)
     np.add.at(out[0], (request, accepted), 1)
@@ -92,13 +92,13 @@ def rounds_by_key(
     key, row = np.unique(keys, return_inverse=True)
     histogram = np.zeros((len(key), truth.k + 1), dtype=np.int64)
     np.add.at(histogram, (row, accepted), 1)
-    each = histogram.sum(axis=1)
+    number = histogram.sum(axis=1)
     lengths, whole = np.zeros_like(histogram), np.zeros_like(histogram)
-    lengths[:, -1], whole[:, -1] = each, histogram[:, -1]
+    lengths[:, -1], whole[:, -1] = number, histogram[:, -1]
     rounds = Rounds(
         request=key // per_request,
-        rounds=each,
-        verified=each * truth.k,
+        rounds=number,
+        verified=number * truth.k,
         histogram=histogram,
         lengths=lengths,
         exhausted=whole,

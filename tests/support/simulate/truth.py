@@ -60,8 +60,8 @@ class Cost:
 
     def drafting_s(self, chains: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the time of the drafter in a step that drafts `chains` of K tokens."""
-        each = self.draft_s + k * (self.depth_s + self.depth_sequence_s * chains)
-        return np.where(chains > 0, each, 0.0)
+        drafted_s = self.draft_s + k * (self.depth_s + self.depth_sequence_s * chains)
+        return np.where(chains > 0, drafted_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,10 +212,10 @@ class Truth:
     def k_of(self, batch: NDArray[np.int64], progress: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the K of steps with these batch sizes, after these shares of the requests."""
         k = np.full(len(batch), self.k)
-        for largest, each in reversed(self.k_by_batch):
-            k[batch <= largest] = each
-        for share, each in self.k_from:
-            k[progress >= share] = each
+        for largest, smaller_k in reversed(self.k_by_batch):
+            k[batch <= largest] = smaller_k
+        for share, later_k in self.k_from:
+            k[progress >= share] = later_k
         return k
 
     def marginal_at(self, batch: int) -> NDArray[np.float64]:
@@ -223,8 +223,8 @@ class Truth:
         full."""
         shares = self.shares()
         shift = self.batch * float(np.log2(batch))
-        each = np.array([self._marginal_of(kind.shift + shift) for kind in self.prompts])
-        return np.asarray(shares @ each)
+        lengths = np.array([self._marginal_of(kind.shift + shift) for kind in self.prompts])
+        return np.asarray(shares @ lengths)
 
     def sinks(self) -> NDArray[np.float64]:
         """Return the mean sink mass, [K]."""
@@ -259,15 +259,15 @@ class Truth:
             raise ValueError("the truth of a run that changes as it goes has no closed form")
         if kind is not None:
             return self._marginal_of(self.prompts[kind].shift)
-        each = np.array([self._marginal_of(prompt.shift) for prompt in self.prompts])
-        return np.asarray(self.shares() @ each)
+        marginals = np.array([self._marginal_of(prompt.shift) for prompt in self.prompts])
+        return np.asarray(self.shares() @ marginals)
 
     def _marginal_of(self, shift: float) -> NDArray[np.float64]:
         node, weight = np.polynomial.hermite_e.hermegauss(_NODES)
         weight = weight / weight.sum()
         logit = self.logits()[:, None, None] + shift
-        each = 1 / (1 + np.exp(-(logit + self.between * node[:, None] + self.within * node)))
-        survived = np.cumprod(each @ weight, axis=0)
+        rates = 1 / (1 + np.exp(-(logit + self.between * node[:, None] + self.within * node)))
+        survived = np.cumprod(rates @ weight, axis=0)
         return np.asarray(survived @ weight)
 
     def mean_length(self, kind: int | None = None) -> float:

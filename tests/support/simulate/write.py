@@ -246,8 +246,8 @@ def _cut(column: Any, k: Ints, longest: int) -> Any:
     """Return lists by depth cut to each row's own chain length."""
     if not isinstance(column, Lists) or column.values.shape[1] % longest:
         return column
-    each = column.values.shape[1] // longest
-    return [row[: own * each].tolist() for row, own in zip(column.values, k, strict=True)]
+    width = column.values.shape[1] // longest
+    return [row[: own * width].tolist() for row, own in zip(column.values, k, strict=True)]
 
 
 def _executions(truth: Truth, batch: Ints) -> str | list[str]:
@@ -268,9 +268,9 @@ def _around(
 
 def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str, Lists]:
     """Return products of independent factors, so that each class has exactly the true mean."""
-    each = [np.repeat(mean, truth.layers) for mean in (truth.sinks(), truth.selves())]
-    sink = _around(random, truth, own[:, 0], each[0])
-    chain = _around(random, truth, own[:, 1], each[1])
+    means = [np.repeat(mean, truth.layers) for mean in (truth.sinks(), truth.selves())]
+    sink = _around(random, truth, own[:, 0], means[0])
+    chain = _around(random, truth, own[:, 1], means[1])
     rest = 1 - sink - chain
     half = np.full(truth.k * truth.layers, min(truth.prompt_share, 1 / (1 + truth.spread)))
     prompt = rest * _around(random, truth, np.zeros(len(own), np.float32), half)
@@ -308,11 +308,11 @@ def _by_head(truth: Truth, masses: Mapping[str, Lists]) -> Lists | None:
     factor = np.array(truth.by_head, dtype=np.float32)
     chain = masses["self_mass"].values[:, :, None]
     rest = (1 - chain * factor) / (1 - chain)
-    each = [
+    parts = [
         chain * factor if name == "self" else masses[f"{name}_mass"].values[:, :, None] * rest
         for name in MASS_CLASSES[:-1]
     ]
-    stacked = np.stack([*each, np.zeros_like(rest)], axis=-1)
+    stacked = np.stack([*parts, np.zeros_like(rest)], axis=-1)
     return Lists(values=stacked.reshape(len(stacked), -1))
 
 

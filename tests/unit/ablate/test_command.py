@@ -66,11 +66,11 @@ def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: 
     jsonschema.validate(document, schema_of(ABLATION))
     assert "What each intervention changes" in file.read_text()
     assert document["prompts"] == 6 and document["positions"] == 36
-    found = {each["intervention"]["id"] for each in document["effects"]}
+    found = {effect["intervention"]["id"] for effect in document["effects"]}
     assert found == INTERVENTIONS.keys() - {"normalise"}
     assert "norm_output" in document["not_applicable"]["normalise"]
     tokens = next(
-        each for each in document["effects"] if each["intervention"]["id"] == "right-tokens"
+        effect for effect in document["effects"] if effect["intervention"]["id"] == "right-tokens"
     )
     assert tokens["difference"] == 0.0
 
@@ -113,7 +113,10 @@ def test_the_table_fits_into_80_columns_and_explains_the_parts() -> None:
 def test_named_interventions_alone_are_run() -> None:
     done = _ablate(trio_path() / "eagle3", *FEW, "--interventions", "hide-sink", "--json")
     document = json.loads(done.stdout)
-    assert [each["intervention"]["id"] for each in document["effects"]] == [AS_SERVED, "hide-sink"]
+    assert [effect["intervention"]["id"] for effect in document["effects"]] == [
+        AS_SERVED,
+        "hide-sink",
+    ]
     assert document["decomposition"] is None
 
 
@@ -200,7 +203,7 @@ def teacher() -> Teacher:
 @pytest.fixture(scope="module")
 def passage(teacher: Teacher) -> Passage:
     chosen = prompts_of("trio")[:1]
-    prompts = {each.key: teacher.encode(each.messages, each.text) for each in chosen}
+    prompts = {prompt.key: teacher.encode(prompt.messages, prompt.text) for prompt in chosen}
     (only,) = teacher.passages(prompts, set(range(7)))
     return only
 
@@ -355,15 +358,15 @@ def test_the_cause_is_named_and_nothing_else(cause: str) -> None:
     found = [decomposition_of(cause, seed) for seed in SEEDS]
     mine = PART_OF.get(cause)
     for name in PARTS:
-        fired = np.mean([_excludes_zero(_parts(each)[name]) for each in found])
+        fired = np.mean([_excludes_zero(_parts(row)[name]) for row in found])
         if name == mine:
             assert fired == 1.0
         else:
             # 10 seeds of a 5 % test: more than 2 are less likely than 1 in 80.
             assert fired <= 0.2, (cause, name)
     if mine is not None:
-        part = np.mean([_parts(each)[mine].value for each in found])
-        loss = np.mean([each.loss.value for each in found])
+        part = np.mean([_parts(row)[mine].value for row in found])
+        loss = np.mean([effect.loss.value for effect in found])
         assert part == pytest.approx(loss, abs=0.03) and loss > 0.05
 
 

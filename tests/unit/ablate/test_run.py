@@ -54,7 +54,7 @@ class Characters:
         return "".join(map(chr, ids))
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        return [chr(each) for each in ids]
+        return [chr(token) for token in ids]
 
 
 def _drafter(known: list[int] | None) -> Any:
@@ -69,12 +69,12 @@ def _drafter(known: list[int] | None) -> Any:
 
 
 def _passage(answer: str) -> Passage:
-    ids = torch.tensor([ord(each) for each in PROMPT + answer])
+    ids = torch.tensor([ord(token) for token in PROMPT + answer])
     return Passage(key="a", ids=ids, prompt_tokens=len(PROMPT), states={})
 
 
 def test_lacking_tokens_are_counted_in_their_region() -> None:
-    known = [each for each in range(128) if chr(each) not in "{}"]
+    known = [token for token in range(128) if chr(token) not in "{}"]
     counted = DraftVocabulary(_drafter(known), Characters()).count(_passage(f"see}} it\n{CODE}"))
     assert counted == {"prose": (8, 1), "code": (len(CODE), 2)}
 
@@ -278,7 +278,7 @@ def test_an_effect_is_rarely_seen_where_there_is_none() -> None:
         random = np.random.default_rng(seed)
         rate = random.beta(8, 4, PROMPTS)
         matches = {
-            name: [random.random((POSITIONS, K)) < each for each in rate]
+            name: [random.random((POSITIONS, K)) < share for share in rate]
             for name in (AS_SERVED, "hide-chain", "hide-sink", "pin-size", "normalise")
         }
         found = _of(matches)
@@ -292,7 +292,7 @@ def test_an_effect_is_rarely_seen_where_there_is_none() -> None:
 def test_the_document_has_every_effect() -> None:
     found = _ablation(as_served=0.5, right_tokens=0.6, right_states=0.7, right_both=0.8)
     document = json.loads(to_json(found))
-    assert [each["intervention"]["id"] for each in document["effects"]] == list(FACTORIAL)
+    assert [effect["intervention"]["id"] for effect in document["effects"]] == list(FACTORIAL)
     parts = document["decomposition"]
     total = sum(parts[name]["value"] for name in ("tokens", "states", "rest"))
     assert total == pytest.approx(parts["loss"]["value"], abs=1e-8)

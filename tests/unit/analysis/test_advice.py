@@ -69,9 +69,9 @@ def test_measured_times_are_near_the_truth_and_bounds_hold_the_others(
     assert (found.measured_k, found.assumed) == ((3, 7), ())
     for at in found.by_batch:
         assert max(abs(_off(at, TRUTH)[k]) for k in (3, 7)) < 0.05
-        for k, each in enumerate(at.tpot_s):
-            assert each.interval is None or (
-                each.interval.low <= _true_tpot_s(TRUTH, at.batch, k) <= each.interval.high
+        for k, time in enumerate(at.tpot_s):
+            assert time.interval is None or (
+                time.interval.low <= _true_tpot_s(TRUTH, at.batch, k) <= time.interval.high
             )
 
 
@@ -116,7 +116,7 @@ def test_steps_with_fewer_tokens_and_requests_bound_from_below() -> None:
 
 def test_two_runs_of_one_k_show_how_much_runs_differ() -> None:
     one = [_cell(7, 1), _cell(7, 2)]
-    slow = [replace(each, step_s=1.3 * each.step_s) for each in one]
+    slow = [replace(cell, step_s=1.3 * cell.step_s) for cell in one]
     assert run_effect([one]) == RUN_EFFECT
     assert run_effect([one, [_cell(3, 1)]]) == RUN_EFFECT
     assert run_effect([one, one]) < RUN_EFFECT
@@ -172,7 +172,7 @@ def test_expensive_verification_brings_a_schedule_by_batch_size(tmp_path: Path) 
     option, config = shlex.split(found.command)
     assert option == "--speculative-config"
     given = json.loads(config)
-    assert given[BY_BATCH] == [list(each) for each in found.schedule]
+    assert given[BY_BATCH] == [list(part) for part in found.schedule]
     assert given[FIXED] == max(k for _, _, k in found.schedule)
     assert given["method"] == "eagle3"
 
@@ -224,10 +224,10 @@ def test_bounds_hold_the_long_run_where_runs_wander() -> None:
 def test_a_time_that_is_open_by_more_than_a_factor_is_none(seven: RunSummary) -> None:
     found = advise(seven)
     assert found is not None
-    for each in (each for at in found.by_batch for each in at.tpot_s):
-        if each.interval is not None:
-            assert 0 < each.interval.low <= each.value <= each.interval.high
-            assert each.interval.high < WIDEST * each.interval.low
+    for time in (time for at in found.by_batch for time in at.tpot_s):
+        if time.interval is not None:
+            assert 0 < time.interval.low <= time.value <= time.interval.high
+            assert time.interval.high < WIDEST * time.interval.low
 
 
 def test_a_machine_that_was_too_busy_is_told_in_one_sentence(

@@ -171,7 +171,7 @@ LOOP_ROUNDS = 25
 
 def _loops(trace: Trace) -> bool:
     found = analyze(Inputs(sources=[trace], labels=["run"])).findings
-    return "looks_like_a_loop" in {each.id for each in found}
+    return "looks_like_a_loop" in {finding.id for finding in found}
 
 
 def _looping(trace: Trace, share: float) -> Trace:
@@ -265,10 +265,10 @@ def test_each_round_of_each_opened_request_has_the_same_kind(opened_run: Path) -
     opened, wanted = summarise(open_run(opened_run), "run").closeup.opened, queried(opened_run)
     assert len(opened) == SPEC.requests
     seen: list[Kind] = []
-    for each in opened:
-        assert each.steps <= MAX_ROUNDS
-        kinds = shown(each)
-        assert kinds == [wanted[each.request, position] for position in each.position]
+    for request in opened:
+        assert request.steps <= MAX_ROUNDS
+        kinds = shown(request)
+        assert kinds == [wanted[request.request, position] for position in request.position]
         seen += kinds
     assert len(seen) == len(wanted)
     assert {kind[0] for kind in seen if kind} == set(Region.ALL)
@@ -373,7 +373,7 @@ def test_two_runs_of_repeated_prompts_are_compared_by_prompt(
     assert compared.requests == (80, 80)
     by_request = compare(*paths, ("a", "b"), cluster="request")
     wide, narrow = (
-        each.at("acceptance.mean_length")[0].interval for each in (compared, by_request)
+        comparison.at("acceptance.mean_length")[0].interval for comparison in (compared, by_request)
     )
     assert wide and narrow
     assert wide.high - wide.low > 1.4 * (narrow.high - narrow.low)
@@ -462,7 +462,7 @@ def test_every_figure_has_the_variance_over_prompts_and_sessions_that_cross(
             one.latency.tpot_s_interval,
             one.fallback_spread.undrafted,
         ]
-        return [each.high - each.low for each in found if each]
+        return [interval.high - interval.low for interval in found if interval]
 
     assert _width(both) >= max(_width(by_prompt), _width(by_session)) - 1e-9
     pairs = zip(widths(both), widths(by_prompt), widths(by_session), strict=True)

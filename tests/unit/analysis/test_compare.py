@@ -136,11 +136,11 @@ def test_says_from_which_depth_on_a_run_is_better(tmp_path: Path) -> None:
     assert found.pairing == BY_DIGEST
     assert found.pairs == 120
     truth = HOLDS.marginal() - DRIFTS.marginal()
-    for each in found.at(MARGINAL)[3:]:
-        assert each.interval is not None
-        assert each.depth is not None
-        assert each.interval.low < truth[each.depth - 1] < each.interval.high
-        assert each.interval.low > 0
+    for difference in found.at(MARGINAL)[3:]:
+        assert difference.interval is not None
+        assert difference.depth is not None
+        assert difference.interval.low < truth[difference.depth - 1] < difference.interval.high
+        assert difference.interval.low > 0
     words = ["compare", str(tmp_path / "0"), str(tmp_path / "1"), "--json"]
     content = json.loads(CliRunner().invoke(app, words).output)
     assert content["verdict"].startswith("1 accepts more from depth 4 on")
@@ -156,11 +156,11 @@ def test_says_nothing_of_two_seeds_of_a_real_engine() -> None:
     found = json.loads(done.output)
     assert found["verdict"].startswith("no difference is shown: a difference larger than")
     assert found["pairs"] == 32
-    tested = [each for each in found["differences"] if each["interval"]]
+    tested = [difference for difference in found["differences"] if difference["interval"]]
     assert len(tested) > 4
-    for each in tested:
-        assert each["first"] != each["second"]
-        assert each["interval"]["low"] < 0 < each["interval"]["high"]
+    for difference in tested:
+        assert difference["first"] != difference["second"]
+        assert difference["interval"]["low"] < 0 < difference["interval"]["high"]
 
 
 def test_pairs_narrow_the_interval(tmp_path: Path) -> None:
@@ -213,14 +213,14 @@ def test_segments_that_both_runs_have(tmp_path: Path) -> None:
 
 def test_runs_of_other_k_are_compared_as_deep_as_both_go(tmp_path: Path) -> None:
     found = _compare(tmp_path, DRIFTS, replace(DRIFTS, k=3, seed=8))
-    assert [each.depth for each in found.at(MARGINAL)] == [1, 2, 3]
+    assert [difference.depth for difference in found.at(MARGINAL)] == [1, 2, 3]
     assert found.parts_from is None
 
 
 def test_a_dead_depth_is_not_tested(tmp_path: Path) -> None:
     dead = replace(DRIFTS, conditional=(0.8, 0.7, 0.6, 1e-9, 0.5, 0.5, 0.5))
     found = _compare(tmp_path, dead, replace(dead, seed=8))
-    assert all(each.p is None for each in found.at(MARGINAL)[3:])
+    assert all(difference.p is None for difference in found.at(MARGINAL)[3:])
 
 
 def test_the_same_run_twice_has_no_difference(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_holm_is_between_each_test_alone_and_bonferroni(p: list[float]) -> None:
 def test_without_speculation_it_is_times_that_are_compared(tmp_path: Path, paired: bool) -> None:
     truth = replace(DRIFTS, requests=60, batches=(1, 4))
     none = replace(truth, k_zero_above=0, prompts_seed=truth.prompts_seed + (not paired))
-    paths = [simulate(tmp_path / name, each) for name, each in (("none", none), ("k7", truth))]
+    paths = [simulate(tmp_path / name, world) for name, world in (("none", none), ("k7", truth))]
     done = CliRunner().invoke(app, ["compare", *map(str, paths), "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
@@ -289,7 +289,9 @@ def test_the_interval_knows_which_requests_shared_their_steps(tmp_path: Path, pa
     if not paired:
         second = replace(second, prompt_tokens=second.prompt_tokens + 1)
     known = _tpot(first, second)
-    unknown = _tpot(*(replace(each, arrival_s=np.full(160, np.nan)) for each in (first, second)))
+    unknown = _tpot(
+        *(replace(requests, arrival_s=np.full(160, np.nan)) for requests in (first, second))
+    )
     assert known.difference == unknown.difference
     assert known.interval is not None and unknown.interval is not None
     wider = (known.interval.high - known.interval.low) / (
@@ -414,8 +416,8 @@ def test_exact_numbers_stay_exact(a: float, b: float) -> None:
 @given(quantities(), quantities())
 def test_a_difference_is_wider_than_either_and_narrower_than_both(a: Quantity, b: Quantity) -> None:
     width = (a - b).high - (a - b).low
-    each = [q.high - q.low for q in (a, b)]
-    assert max(each) / 2 - 1e-6 <= width <= sum(each) + 1e-6
+    widths = [q.high - q.low for q in (a, b)]
+    assert max(widths) / 2 - 1e-6 <= width <= sum(widths) + 1e-6
 
 
 def test_a_ratio_of_positive_estimates_is_narrower_than_its_extremes() -> None:

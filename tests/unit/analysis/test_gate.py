@@ -311,7 +311,7 @@ steps = st.lists(st.one_of(names, st.integers(-9, 9)), max_size=3)
 def test_a_path_reads_as_it_is_written(first: str, rest: list[str | int], baseline: bool) -> None:
     import keyword
 
-    if any(keyword.iskeyword(each) for each in (first, *map(str, rest))):
+    if any(keyword.iskeyword(word) for word in (first, *map(str, rest))):
         return
     path = FigurePath(steps=(first, *rest), baseline=baseline)
     found = steps_of(tree_of(f"{path} < 1", RULES).this)

@@ -187,7 +187,7 @@ def test_another_mix_of_k_is_told(tmp_path: Path) -> None:
     """It changes the acceptance length as served, and no rate by depth."""
     found = _compared(tmp_path, k_by_batch=())
     assert any(difference.name == "K" for difference in found.comparability.differences)
-    differs = {each.metric for each in found.differences if each.differs}
+    differs = {difference.metric for difference in found.differences if difference.differs}
     assert differs == {"acceptance.mean_length"}
 
 
@@ -291,7 +291,8 @@ def test_each_k_takes_its_length_from_the_run_with_the_nearest_larger_k(tmp_path
     hard = Truth(k=K, requests=60, rounds=20)
     easy = replace(hard, k=3, conditional=(0.95,) * K)
     runs = [
-        summarise(simulate(tmp_path / f"{each.k}", each), f"K = {each.k}") for each in (hard, easy)
+        summarise(simulate(tmp_path / f"{world.k}", world), f"K = {world.k}")
+        for world in (hard, easy)
     ]
     together, alone = round_lengths(runs[0], runs[1:]), round_lengths(runs[0])
     assert [a == b for a, b in zip(together, alone, strict=True)] == [

@@ -131,8 +131,8 @@ def _order(turns: Turns, rounds: int) -> list[str]:
 def test_each_round_has_every_state_and_begins_with_another() -> None:
     order = _order(Turns(), len(STATES))
     rounds = [order[i : i + len(STATES)] for i in range(0, len(order), len(STATES))]
-    assert all(set(each) == set(STATES) for each in rounds)
-    assert {each[0] for each in rounds} == set(STATES)
+    assert all(set(times) == set(STATES) for times in rounds)
+    assert {times[0] for times in rounds} == set(STATES)
 
 
 def test_the_first_steps_of_a_turn_and_those_of_another_sort_do_not_count() -> None:

@@ -109,7 +109,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     write_file(path, b"first")
     write_file(path, b"second")
     assert path.read_bytes() == b"second"
-    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     with pytest.raises(OSError, match="No space left"):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"
-    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_new_file_is_the_owners_and_never_through_a_link(tmp_path: Path) -> None:

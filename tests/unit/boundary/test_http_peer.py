@@ -160,7 +160,7 @@ def test_the_deadline_is_of_the_whole_answer(server: Server, behaviour: str) -> 
         ask(server.url(behaviour), LIMITS)
     assert 0.5 < time.monotonic() - begun < 1.5
     deadline = time.monotonic() + 5
-    while any(each.name == "driftscope-deadline" for each in threading.enumerate()):
+    while any(thread.name == "driftscope-deadline" for thread in threading.enumerate()):
         assert time.monotonic() < deadline, "its thread goes on"
         time.sleep(0.01)
 

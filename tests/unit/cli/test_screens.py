@@ -235,7 +235,7 @@ def test_what_was_not_tried_is_listed_once_for_each_reason(
     assert "Ctrl-C" not in _printed_inspection(capsys)
     left_out = (
         NotApplicable(id="drafters_template", reason="none was saved"),
-        *(NotApplicable(id=each, reason=STOPPED) for each in ("rope_theta", "fc_norm")),
+        *(NotApplicable(id=repair, reason=STOPPED) for repair in ("rope_theta", "fc_norm")),
     )
     trial = replace(inspection.trial, not_applicable=left_out, stopped=True)
     print_inspection(replace(inspection, trial=trial))

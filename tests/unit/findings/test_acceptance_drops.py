@@ -49,7 +49,7 @@ def _made(world: World) -> list[Changes | None]:
 
 @pytest.mark.parametrize("name", QUIET)
 def test_traffic_is_no_drop(name: str) -> None:
-    assert sum(worst_drop(each) is not None for each in _made(WORLDS[name])) <= MOST_CALLS
+    assert sum(worst_drop(found) is not None for found in _made(WORLDS[name])) <= MOST_CALLS
 
 
 @pytest.mark.parametrize("name", ["sessions of 5, no key", "sessions of 20, no key"])
@@ -57,20 +57,20 @@ def test_unknown_sessions_are_told_to_be_unknown(name: str) -> None:
     made = _made(WORLDS[name])
     assert not any(map(high, made))
     assert sum(map(moves, made)) >= TRIALS // 2
-    texts = {explanation_of(each).why for each in made if each and moves(each)}
+    texts = {explanation_of(found).why for found in made if found and moves(found)}
     assert any("session or traffic cannot be told from the drafter" in text for text in texts)
 
 
 def test_a_changed_mix_is_told(tmp_path: Path) -> None:
     made = _made(WORLDS["day and night, labelled"])
-    told = [each for each in made if each and moves(each)]
+    told = [found for found in made if found and moves(found)]
     assert len(told) >= TRIALS // 2
-    assert any("moved with the mix" in explanation_of(each).why for each in told)
+    assert any("moved with the mix" in explanation_of(found).why for found in told)
 
 
 def test_a_step_of_independent_requests_is_found() -> None:
     made = _made(WORLDS["a step, independent requests"])
-    drops = [worst_drop(each) for each in made]
+    drops = [worst_drop(found) for found in made]
     assert sum(drop is not None for drop in drops) >= 0.95 * TRIALS
     assert {severity_of(drop) for drop in drops if drop} == {Severity.MEDIUM}, "no session is known"
 
@@ -79,7 +79,7 @@ def test_prompts_that_come_again_confirm_a_drop_or_contradict_it() -> None:
     assert sum(map(high, _made(WORLDS["a step, canary"]))) >= 0.8 * TRIALS
     made = _made(WORLDS["other traffic, canary"])
     assert sum(map(high, made)) <= MOST_CALLS // 2
-    assert sum(any(map(contradicting, each.points)) for each in made if each) >= TRIALS // 2
+    assert sum(any(map(contradicting, found.points)) for found in made if found) >= TRIALS // 2
 
 
 def test_a_step_is_of_high_severity_where_sessions_go_on_across_it() -> None:
@@ -93,7 +93,7 @@ def test_new_tenants_are_no_finding_of_high_severity() -> None:
 def test_sessions_that_go_on_as_before_contradict_a_drop() -> None:
     made = _made(WORLDS["new tenants, 20 sessions go on as before"])
     assert sum(map(high, made)) <= MOST_CALLS // 2
-    assert sum(drop_of(each) is not None for each in made) <= MOST_CALLS
+    assert sum(drop_of(found) is not None for found in made) <= MOST_CALLS
     assert sum(map(moves, made)) >= 0.8 * TRIALS
 
 
@@ -101,7 +101,7 @@ def test_sessions_that_go_on_as_before_contradict_a_drop() -> None:
     "name", ["labels move apart", "labels drift apart", "a label of 20 % loses"]
 )
 def test_a_label_that_loses_is_found_beside_one_that_gains(name: str) -> None:
-    drops = [drop_of(each) for each in _made(WORLDS[name])]
+    drops = [drop_of(found) for found in _made(WORLDS[name])]
     assert sum(drop is not None and drop[2] in ("a", "") for drop in drops) >= 0.8 * TRIALS
 
 
@@ -168,7 +168,7 @@ def test_a_fall_is_what_the_alert_calls_one() -> None:
 
 def test_prompts_that_came_are_told(tmp_path: Path) -> None:
     made = _made(replace(WORLDS["other traffic, canary"], known=True))
-    falls = [fall for each in made if each and (fall := fall_of(each))]
+    falls = [fall for found in made if found and (fall := fall_of(found))]
     assert len(falls) >= 0.8 * TRIALS
     told = {fall: came for fall in falls for came in fall.newcomers if came.kind == PROMPT}
     assert len(told) >= 0.9 * len(falls)
@@ -210,12 +210,18 @@ def test_a_fall_that_another_run_shows_on_the_same_prompts_is_theirs(
 
 
 def test_prompts_that_do_not_decide_are_told_with_how_many_would() -> None:
-    made = [each for each in _made(WORLDS["other traffic, canary"]) if each]
-    told = [explanation_of(each) for each in made if moves(each)]
-    unsure = [each for each in told if each and "neither confirm nor exclude" in each.why]
+    made = [found for found in _made(WORLDS["other traffic, canary"]) if found]
+    told = [explanation_of(found) for found in made if moves(found)]
+    unsure = [
+        explanation
+        for explanation in told
+        if explanation and "neither confirm nor exclude" in explanation.why
+    ]
     assert unsure
-    assert all("on both sides of the change would decide" in each.advice for each in unsure)
-    assert sum(worst_drop(each) is not None for each in made) <= MOST_CALLS
+    assert all(
+        "on both sides of the change would decide" in explanation.advice for explanation in unsure
+    )
+    assert sum(worst_drop(found) is not None for found in made) <= MOST_CALLS
 
 
 def test_a_drop_with_an_update_of_the_weights_names_it(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def analyse(tmp_path_factory: pytest.TempPathFactory) -> Analyse:
         if isinstance(case[0], Baseline):
             inputs = Inputs(sources=(), labels=(), baseline=of.path(case[0].run))
             baseline, case = measure(inputs).baseline, case[1:]
-        runs = [of.summary(each, f"run{n}") for n, each in enumerate(case)]  # type: ignore[arg-type]
+        runs = [of.summary(world, f"run{n}") for n, world in enumerate(case)]  # type: ignore[arg-type]
         return conclude(runs, baseline=baseline)
 
     return run

@@ -145,8 +145,8 @@ def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: R
     runs = run(FALLING, "old", ms=(10.5, 11.0, 11.5)), run(other, "new", ms=(9.2, 9.6, 10.0))
     screen = _screen(conclude(runs))
     against = [answer for answer in screen.answers if answer.reference]
-    assert [each.answer for each in against] == [Answer.CANNOT_TELL] * 2
-    assert all("but the runs also differ in prompts" in each.statement for each in against)
+    assert [answer.answer for answer in against] == [Answer.CANNOT_TELL] * 2
+    assert all("but the runs also differ in prompts" in answer.statement for answer in against)
     assert against[0].advice.startswith("To know, run `driftscope pays tiny-target ")
     assert screen.headline.endswith("but the runs also differ in prompts.")
     assert not screen.actions[0].short_advice.startswith("Serve with")
@@ -205,7 +205,7 @@ def test_wrong_tokens_are_said_first_and_nothing_of_the_drafter(run: Run) -> Non
     assert not screen.lines
     assert screen.actions[0].short_advice.startswith("Send requests at temperature 0,")
     both = conclude([wrong, run(EVEN, "good")])
-    assert not any("run" in each.runs and "good" in each.runs for each in both.findings)
+    assert not any("run" in finding.runs and "good" in finding.runs for finding in both.findings)
     beside = _screen(both)
     assert beside.headline.startswith("run: the engine returns wrong tokens")
     assert "and a round yields" in _lines(beside)[Topic.ACCEPTANCE]
@@ -355,21 +355,21 @@ def test_every_finding_answer_and_note_is_stated_once(analysis: Analysis, output
     text = output(analysis).lower()
     told = [*analysis.findings, *analysis.answers]
     told += analysis.notes if output is not _terminal else []
-    for each in {finding.statement: finding for finding in told}.values():
-        if each.severity is not None and output is _terminal:
+    for conclusion in {finding.statement: finding for finding in told}.values():
+        if conclusion.severity is not None and output is _terminal:
             continue  # the first screen tells it, or its title alone
-        if each == analysis.screen.lead and output is _page:
+        if conclusion == analysis.screen.lead and output is _page:
             continue  # its figures in brackets stand below the headline
-        assert text.count(each.statement.lower()) == 1, each.id
+        assert text.count(conclusion.statement.lower()) == 1, conclusion.id
 
 
 @pytest.mark.parametrize("output", [_terminal, _page, _markdown])
 def test_every_advice_is_given_once(analysis: Analysis, output: object) -> None:
     assert callable(output)
     text = output(analysis)
-    for each in {finding.advice: finding for finding in analysis.screen.actions}.values():
-        words = each.short_advice.replace("`", "") if output is _page else each.short_advice
-        assert text.count(words) == 1, each.id
+    for action in {finding.advice: finding for finding in analysis.screen.actions}.values():
+        words = action.short_advice.replace("`", "") if output is _page else action.short_advice
+        assert text.count(words) == 1, action.id
 
 
 GOLDEN = Path(__file__).parent / "data" / "screens.json"

@@ -105,7 +105,7 @@ def test_dead_from_depth_one_points_at_the_configuration(analyse: Analyse) -> No
     assert "acceptance_dies" not in _ids(found)
     finding = _one(found, "nothing_accepted")
     assert finding.severity is Severity.HIGH
-    assert any("norm flags" in each.cause for each in (*finding.causes, *finding.ruled_out))
+    assert any("norm flags" in cause.cause for cause in (*finding.causes, *finding.ruled_out))
 
 
 def test_dead_tail_names_the_option(analyse: Analyse) -> None:
@@ -147,7 +147,7 @@ def test_warning(analyse: Analyse, name: str, spec: Spec) -> None:
 
 def test_requests_that_have_no_rounds_are_not_counted_as_data(analyse: Analyse) -> None:
     (run,) = analyse(Spec(requests=29)).runs
-    few, fewer = (notes_on(each)[0].statement for each in (run, replace(run, requests=38)))
+    few, fewer = (notes_on(summary)[0].statement for summary in (run, replace(run, requests=38)))
     assert few.startswith("only 29 requests: no finding")
     assert fewer.startswith("only 29 of 38 requests have rounds that count: no finding")
 
@@ -176,7 +176,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 
 def _messages(run: RunSummary) -> dict[str, str]:
-    return {each.id: each.statement for each in notes_on(run) if each.affects == "acceptance"}
+    return {note.id: note.statement for note in notes_on(run) if note.affects == "acceptance"}
 
 
 def _true_conditional() -> np.ndarray:
@@ -349,9 +349,9 @@ def test_a_run_gets_the_list_of_its_way(tmp_path: Path, loss: Loss) -> None:
     run = _summary(tmp_path, Spec(conditional=WAYS[loss], rounds=30))
     assert loss_of(run) is loss
     finding = _one(conclude([run]), FINDINGS[loss])
-    said = {each.cause for each in (*finding.causes, *finding.ruled_out)}
+    said = {cause.cause for cause in (*finding.causes, *finding.ruled_out)}
     assert said == {cause.words for cause in CAUSES[loss]}
-    assert all(each.check for each in finding.causes)
+    assert all(cause.check for cause in finding.causes)
 
 
 def test_a_healthy_run_gets_none(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_what_both_runs_have_in_common_is_ruled_out(tmp_path: Path) -> None:
     good = _summary(tmp_path, Spec(rounds=30), "good")
     bad = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.NOTHING]))
     finding = _one(conclude([bad], (), good), "nothing_accepted")
-    out = {each.cause: each.seen for each in finding.ruled_out}
+    out = {cause.cause: cause.seen for cause in finding.ruled_out}
     assert any(LAYERS in cause for cause in out)
     assert any("another target" in cause for cause in out)
     assert all(out.values())
@@ -410,7 +410,7 @@ def test_a_worse_run_beside_it_rules_nothing_out(tmp_path: Path) -> None:
     worse = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.NOTHING]), "worse")
     low = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.LOW]))
     finding = _one(conclude([low], (), worse), "acceptance_low")
-    assert not any("worse" in each.seen for each in (*finding.causes, *finding.ruled_out))
+    assert not any("worse" in cause.seen for cause in (*finding.causes, *finding.ruled_out))
 
 
 def test_a_graph_that_loses_what_eager_rounds_keep(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_a_graph_that_loses_what_eager_rounds_keep(tmp_path: Path) -> None:
     )
     run = replace(run, groups=replace(run.groups, execution=groups))
     supported = [e for e in _one(conclude([run]), "acceptance_low").causes if e.supported]
-    assert any("in a graph" in each.cause for each in supported)
+    assert any("in a graph" in cause.cause for cause in supported)
 
 
 def test_guesses_that_are_looked_up_have_no_weights_to_be_wrong(tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ def test_advise_needs_no_step_times_for_that(tmp_path: Path) -> None:
 
 def test_every_form_of_the_report_lists_the_causes_in_their_order(tmp_path: Path) -> None:
     found = _analysed(tmp_path, Spec(conditional=DEAD, rounds=30))
-    causes = [each.cause for each in _dead(found).causes]
+    causes = [cause.cause for cause in _dead(found).causes]
     assert len(causes) > 5
     console = Console(width=400, record=True, file=io.StringIO())
     console.print(render(found))
@@ -520,9 +520,9 @@ def test_every_form_of_the_report_lists_the_causes_in_their_order(tmp_path: Path
     ):
         places = [text.lower().index(cause.split(" (")[0].lower()) for cause in listed]
         assert places == sorted(places)
-    for each in (*_dead(found).causes, *_dead(found).ruled_out):
-        assert each.check
-        assert each.cause.split(" (")[0].lower() in to_html(found).lower()
+    for possible in (*_dead(found).causes, *_dead(found).ruled_out):
+        assert possible.check
+        assert possible.cause.split(" (")[0].lower() in to_html(found).lower()
 
 
 def test_it_is_what_the_first_screen_says_to_do(tmp_path: Path) -> None:

@@ -289,8 +289,8 @@ def _name(drafter: Path, architecture: str) -> None:
 
 def test_a_whole_checkpoint_has_notes_on_engines_only(drafter: Path) -> None:
     found = _eagle1_results(drafter)
-    assert [each.id for each in found] == NOTES
-    assert {each.level for each in found} == {Level.NOTE}
+    assert [result.id for result in found] == NOTES
+    assert {result.level for result in found} == {Level.NOTE}
     assert "EagleLlamaForCausalLM" in found[0].there and "SGLang" in found[0].title
     made = checks_made(Inspected(drafter=open_drafter(str(drafter)), target=None))
     assert made == len(FOR_EAGLE1) + len(FOR_ANY_DRAFTER)
@@ -417,7 +417,9 @@ def test_only_the_heads_tensors_are_opened(built: tuple[str, Path]) -> None:
 def test_lost_heads_are_an_error(built: tuple[str, Path]) -> None:
     _, path = built
     heads = open_drafter(str(path)).tensors
-    _changed(path, lambda state: {name: each for name, each in state.items() if name not in heads})
+    _changed(
+        path, lambda state: {name: tensor for name, tensor in state.items() if name not in heads}
+    )
     found = _found(path)
     assert found.keys() == {"mtp_heads_missing"}
     assert found["mtp_heads_missing"].there == "0"
@@ -492,7 +494,7 @@ def test_a_missing_shard_without_heads_is_not_needed(tmp_path: Path) -> None:
     MIMO.build(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
-    heads = {name: each for name, each in state.items() if "mtp" in name}
+    heads = {name: tensor for name, tensor in state.items() if "mtp" in name}
     save_file(heads, tmp_path / "heads.safetensors")
     places = {name: "heads.safetensors" if name in heads else "gone.safetensors" for name in state}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))

@@ -247,7 +247,7 @@ def test_what_is_wrong_with_a_parallel_drafter_is_named(
     changes, words = WRONG[wrong]
     path = _write(tmp_path / "wrong", {**config, **changes}, shapes)
     _, document = _inspected(path, "--target", target)
-    found = {each["id"]: each["there"] for each in document["results"]}
+    found = {result["id"]: result["there"] for result in document["results"]}
     assert words in found[wrong]
 
 

@@ -386,8 +386,8 @@ def test_an_inspection_holds_every_repair(tmp_path: Path) -> None:
     document = json.loads(to_json(inspection, 3))
     jsonschema.validate(document, schema_of(INSPECTION))
     assert inspection.trial is not None
-    assert [each["repair"]["id"] for each in document["trial"]["tried"]] == [
-        each.repair.id for each in inspection.trial.tried
+    assert [tried["repair"]["id"] for tried in document["trial"]["tried"]] == [
+        tried.repair.id for tried in inspection.trial.tried
     ]
 
 

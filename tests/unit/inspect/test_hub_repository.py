@@ -29,8 +29,8 @@ def cached(cache: Path, name: str, source: Path) -> Path:
     (repository / "refs" / "main").write_text(COMMIT)
     snapshot = repository / "snapshots" / COMMIT
     blobs = repository / "blobs"
-    for each in (snapshot, blobs):
-        each.mkdir(parents=True)
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
     for file in source.iterdir():
         blob = blobs / hashlib.sha256(file.name.encode()).hexdigest()
         shutil.copy(file, blob)
@@ -96,7 +96,7 @@ def hub(name: str, source: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _info(name: str, source: Path) -> dict[str, object]:
-    files = [{"rfilename": each.name} for each in sorted(source.iterdir())]
+    files = [{"rfilename": path.name} for path in sorted(source.iterdir())]
     return {"id": name, "modelId": name, "sha": COMMIT, "siblings": files, "tags": []}
 
 
@@ -104,11 +104,11 @@ def _tree(source: Path) -> list[dict[str, object]]:
     return [
         {
             "type": "file",
-            "path": each.name,
-            "size": each.stat().st_size,
-            "oid": _digest(each.read_bytes()),
+            "path": path.name,
+            "size": path.stat().st_size,
+            "oid": _digest(path.read_bytes()),
         }
-        for each in sorted(source.iterdir())
+        for path in sorted(source.iterdir())
     ]
 
 

@@ -486,7 +486,7 @@ def test_prompts_are_hashed_with_a_key_of_the_salt_or_of_the_start(
     for start in ("0a" * 16, "0b" * 16):
         monkeypatch.setenv(REQUEST_KEY, start)
         of_start = [Settings(trace=Path("/runs/a"), prompt_salt=s) for s in ("", "of all", "other")]
-        keys += [prompt_key(each) for each in of_start]
+        keys += [prompt_key(prompt) for prompt in of_start]
     assert keys[1] == keys[4]
     assert keys[2] == keys[5]
     assert len(set(keys)) == 4

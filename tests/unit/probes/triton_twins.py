@@ -303,19 +303,19 @@ def test_a_graph_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         forwards.fill(seed)
         buffers.values.fill_(torch.nan)
         wanted = TorchKernels(_buffers())
-        for each in (kernels, wanted):
-            each.begin(torch.tensor(rows), torch.arange(len(rows)))
+        for twin in (kernels, wanted):
+            twin.begin(torch.tensor(rows), torch.arange(len(rows)))
         for depth in range(3):
             at = min(depth, 1)
             hidden[at].mul_(1 + depth)
             fed[at].copy_(hidden[at] * 9)
-            for each in (kernels, wanted):
-                each.advance(hidden[at], attention_follows=False)
+            for twin in (kernels, wanted):
+                twin.advance(hidden[at], attention_follows=False)
             graphs[at].replay()
             forwards.copy_query(wanted, at)
             wanted.rms_of_outputs([("fed_rms", fed[at].clone())])
-            for each in (kernels, wanted):
-                each.confidence(forwards.logits[depth])
+            for twin in (kernels, wanted):
+                twin.confidence(forwards.logits[depth])
         kernels.finish()
         wanted.finish()
         _same(buffers, wanted._buffers, len(rows))

@@ -321,14 +321,14 @@ def test_depths_stand_at_one_place_in_every_picture(browser: Browser, report: Pa
     """In every picture over depth of a section, live as drawn, each depth has the same x."""
     page = _unfolded(_open(browser, report))
     drawn = page.locator("#drift .pictures .drawing[data-axis='depth']")
-    for each in drawn.all():
-        each.scroll_into_view_if_needed()
-        _becomes(page, each.locator(".live").is_visible)
+    for chart in drawn.all():
+        chart.scroll_into_view_if_needed()
+        _becomes(page, chart.locator(".live").is_visible)
     drawn.first.focus()
     page.keyboard.press("ArrowRight")
     places = set()
-    for each in drawn.all():
-        box, cursor = each.bounding_box(), each.locator(".cursor").bounding_box()
+    for chart in drawn.all():
+        box, cursor = chart.bounding_box(), chart.locator(".cursor").bounding_box()
         assert box is not None
         assert cursor is not None
         places.add(round((cursor["x"] - box["x"]) / 3))

@@ -351,7 +351,7 @@ def test_the_findings_stand_before_the_table_and_fit_80_columns(tmp_path: Path) 
         "Data",
         "What to do",
     )
-    places = [text.index(each) for each in (*order, "rounds / requests")]
+    places = [text.index(word) for word in (*order, "rounds / requests")]
     assert places == sorted(places)
 
 

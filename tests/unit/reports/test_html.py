@@ -176,7 +176,7 @@ def test_three_figures_each_beside_what_they_are_compared_with(
     page: Page, analysis: Analysis
 ) -> None:
     screen = analysis.screen
-    assert [each.unit for each in screen.figures] == [
+    assert [figure.unit for figure in screen.figures] == [
         "per output token",
         "tokens per round",
         "draft tokens per round",

@@ -43,8 +43,8 @@ def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
     page = _words(to_html(inspection))
     assert inspection.trial is not None
     assert '2 changes, one at a time. This one helps: "norm_output": true.' in page
-    for each in inspection.trial.tried:
-        assert f"{each.acceptance.mean_length:.2f} {each.gain.difference:+.2f}" in page
+    for tried in inspection.trial.tried:
+        assert f"{tried.acceptance.mean_length:.2f} {tried.gain.difference:+.2f}" in page
 
 
 def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def _rows(runs: Sequence[RunSummary], comparison: Comparison | None = None) -> d
 
 
 def _words(analysis: Analysis) -> str:
-    (section,) = (each for each in sections(analysis) if each.id == "compare")
+    (section,) = (section for section in sections(analysis) if section.id == "compare")
     return str([section.conclusion, *section.below])
 
 
@@ -168,23 +168,28 @@ def test_acceptance_is_compared_as_compare_does(tmp_path: Path) -> None:
     truth = Truth(requests=60, rounds=15, k=4, between=1.2)
     worse = replace(truth, conditional=(0.6, 0.5, 0.5, 0.5), seed=2)
     runs = [
-        summarise(read_trace(simulate(tmp_path / name, each)), name)
-        for name, each in (("1", replace(truth, seed=1)), ("2", worse))
+        summarise(read_trace(simulate(tmp_path / name, world)), name)
+        for name, world in (("1", replace(truth, seed=1)), ("2", worse))
     ]
     found = conclude(runs)
     comparison = found.cases[1].comparison
     assert comparison is not None and comparison.pairs == 60
     drawn = _pictures(found)["compare-acceptance"].chart.data
     low = {x: e[0] for s in drawn for x, e in zip(s.x, s.meta["ends"], strict=True) if e}
-    for each in comparison.at(MARGINAL):
-        assert each.interval is not None and each.depth is not None
-        assert low[each.depth] == pytest.approx(each.interval.low)
+    for at_depth in comparison.at(MARGINAL):
+        assert at_depth.interval is not None and at_depth.depth is not None
+        assert low[at_depth.depth] == pytest.approx(at_depth.interval.low)
         a, b = (run.acceptance for run in runs)
         assert a.marginal_interval and b.marginal_interval
-        ours, theirs = a.marginal_interval[each.depth - 1], b.marginal_interval[each.depth - 1]
+        ours, theirs = (
+            a.marginal_interval[at_depth.depth - 1],
+            b.marginal_interval[at_depth.depth - 1],
+        )
         assert ours and theirs
-        alone = difference(b.marginal[each.depth - 1], theirs, a.marginal[each.depth - 1], ours)
-        assert each.interval.high - each.interval.low < 0.85 * (alone.high - alone.low)
+        alone = difference(
+            b.marginal[at_depth.depth - 1], theirs, a.marginal[at_depth.depth - 1], ours
+        )
+        assert at_depth.interval.high - at_depth.interval.low < 0.85 * (alone.high - alone.low)
 
 
 def test_runs_that_served_other_labels_say_at_which_mix_they_differ(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_the_next_start_cleans_up(copies: list[Path]) -> None:
         if not ended:
             create_run(run, manifest(Spec()), join=True)
         writer = TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=60.0))
-        writer.put((lambda lists: [row for each in lists for row in each], LATE))
+        writer.put((lambda lists: [row for rows in lists for row in rows], LATE))
         writer.close()
         assert unfinished(run) == [], run
         found = read_trace(run)
@@ -263,7 +263,7 @@ def test_a_status_that_is_met_twice_in_a_listing_counts_once(
 
 def test_requests_to_a_probe_that_come_at_once_are_all_kept(run: Path) -> None:
     """Each has a revision of its own, and the file holds what all of them asked for."""
-    each, start = 5, threading.Barrier(4)
+    turns, start = 5, threading.Barrier(4)
     changes = [
         Change(recording=False),
         Change(every=7),
@@ -273,11 +273,11 @@ def test_requests_to_a_probe_that_come_at_once_are_all_kept(run: Path) -> None:
 
     def request(change: Change) -> list[int]:
         start.wait(10)
-        return [ask(run, change).revision for _ in range(each)]
+        return [ask(run, change).revision for _ in range(turns)]
 
     with ThreadPoolExecutor(len(changes)) as pool:
         revisions = [number for found in pool.map(request, changes) for number in found]
-    assert sorted(revisions) == list(range(1, len(changes) * each + 1))
+    assert sorted(revisions) == list(range(1, len(changes) * turns + 1))
     asked = read_control(run)
     assert asked.revision == len(revisions)
     assert asked.change == Change(recording=False, every=7, per_head=True, labels=("a", "b"))

@@ -317,8 +317,8 @@ BOTH = replace(WHOLE, tensor_parallel=2, data_parallel=2)
 def _written(run: Path, spec: Spec, content: dict[str, list[Row]]) -> Trace:
     run.mkdir()
     (run / MANIFEST).write_text(manifest(spec).to_json())
-    for source, each in content.items():
-        write_rows(run, source, each, closed=False)
+    for source, octets in content.items():
+        write_rows(run, source, octets, closed=False)
     return read_trace(run)
 
 

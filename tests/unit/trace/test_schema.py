@@ -220,7 +220,7 @@ def test_a_run_without_identifiers_has_hashes_in_every_process(tmp_path: Path) -
     for record in OF_REQUESTS:
         given = getattr(plain, record).column("request").to_pylist()
         kept = getattr(hashed, record).column("request").to_pylist()
-        assert kept == [name(each) for each in given]
+        assert kept == [name(value) for value in given]
         assert "req-0" in given
     assert set(plain.request.column("traceparent").to_pylist()) == {PARENT}
     assert set(hashed.request.column("traceparent").to_pylist()) == {None}

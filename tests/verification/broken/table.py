@@ -90,7 +90,7 @@ def _record(folder: Path, names: Sequence[str]) -> None:
 
 
 def _row(folder: Path, name: str, healthy: str) -> Row:
-    run, same = (_measured(folder, each) for each in (name, healthy))
+    run, same = (_measured(folder, kind) for kind in (name, healthy))
     baseline = replace(same, label=BASELINE)
     alone, beside = conclude([run]), conclude([run], (), baseline)
     judged = judge_analysis([rule_of("runs_part")], beside, baseline)

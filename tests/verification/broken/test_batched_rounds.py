@@ -33,7 +33,7 @@ def test_they_are_those_of_the_engine(
     assert (mine.token_ids, mine.finish_reason) == (theirs.token_ids, theirs.finish_reason)
     assert mine.finish_reason == reason
     assert told == list(mine.rounds)
-    assert [_counts(each) for each in mine.rounds] == [_counts(each) for each in theirs.rounds]
+    assert [_counts(chain) for chain in mine.rounds] == [_counts(chain) for chain in theirs.rounds]
     for one, other in zip(mine.rounds, theirs.rounds, strict=True):
         for name in ("self_mass", "prompt_mass", "distance_mass", "fed_rms", "top1", "entropy"):
             wanted = torch.tensor(getattr(other.chain, name))

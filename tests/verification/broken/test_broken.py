@@ -77,7 +77,7 @@ def test_the_true_cause_stands_first(table: dict[str, Row], name: str) -> None:
     assert found is not None
     assert LIKELIEST[name] in found.causes[0].cause
     assert found.causes[0].supported
-    assert LIKELIEST[name] not in " ".join(each.cause for each in found.ruled_out)
+    assert LIKELIEST[name] not in " ".join(cause.cause for cause in found.ruled_out)
 
 
 def test_a_flag_that_is_not_applied_needs_no_baseline(table: dict[str, Row]) -> None:

@@ -393,7 +393,7 @@ def _broken_target(random: Random, folder: Path) -> Outcome:
 def _copy(name: str, random: Random, folder: Path) -> Path:
     """Return a copy of a shipped model in which one file is damaged, cut off or missing."""
     model = Path(shutil.copytree(trio_path() / name, folder / name))
-    file = random.choice(sorted(each for each in model.iterdir() if each.is_file()))
+    file = random.choice(sorted(path for path in model.iterdir() if path.is_file()))
     content = file.read_bytes()
     if random.random() < 0.1:
         file.unlink()

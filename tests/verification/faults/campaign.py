@@ -76,7 +76,7 @@ def _note_digests(run: Path) -> None:
     for path in run.glob("status-*.json"):
         status = json.loads(path.read_text())
         mine = run.glob(f"*-{status['source']}-*.parquet")
-        status["digests"] = {each.name: digest_of(each) for each in mine}
+        status["digests"] = {path.name: digest_of(path) for path in mine}
         path.write_text(json.dumps(status))
 
 
@@ -241,6 +241,6 @@ def table(found: Found) -> Iterator[str]:
         counts = (found.cases[mutation, command] for command in commands)
         yield f"{mutation:17}" + "".join(f"{n:13}" for n in counts)
     yield f"{found.cases.total()} cases, {sum(map(len, found.failures.values()))} failures"
-    for what, cases in sorted(found.failures.items(), key=lambda each: -len(each[1])):
+    for what, cases in sorted(found.failures.items(), key=lambda item: -len(item[1])):
         yield f"{len(cases):6}  {what}"
         yield from (f"          {name}" for name in cases[:3])

@@ -133,7 +133,7 @@ def check_files(folder: Path) -> None:
             continue
         if path.suffix in (".html", ".md"):
             text = path.read_text(encoding="utf-8")
-            assert not any(each in text for each in SCRIPTS), f"a script in {path.suffix}"
+            assert not any(script in text for script in SCRIPTS), f"a script in {path.suffix}"
         elif path.suffix == ".json":
             strict(path.read_text(encoding="utf-8"))
 
@@ -142,7 +142,7 @@ def _check(found: Outcome) -> None:
     assert found.code in CODES, f"exit code {found.code}"
     said = found.out + found.err
     found.out.encode()  # not `err`: Python escapes on stderr what it cannot encode
-    raw = {each for each in said if each not in "\n\t" and _steers(each)}
+    raw = {character for character in said if character not in "\n\t" and _steers(character)}
     assert not raw, f"control characters were printed raw: {sorted(raw)[:5]!a}"
     errors = [line for line in found.err.splitlines() if line.startswith(_ERROR)]
     assert len(errors) <= 1, f"several error lines: {found.err[:300]!a}"

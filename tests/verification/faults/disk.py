@@ -144,7 +144,7 @@ def _write(run: Path, turn: int, segment: int, tell: Callable[[int], None]) -> N
     made = writer.TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=60.0))
     for begin in range(0, len(ROWS), turn):
         end = min(begin + turn, len(ROWS))
-        made.put((lambda lists: [row for each in lists for row in each], ROWS[begin:end]))
+        made.put((lambda lists: [row for rows in lists for row in rows], ROWS[begin:end]))
         made.flush_soon()
         while _handled(made) < end:
             time.sleep(0.0005)

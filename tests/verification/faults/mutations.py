@@ -215,7 +215,7 @@ def _hostile_of(kind: pa.DataType, random: Random) -> Any:
         return random.choice((None, [], [value], [value] * 100_000))
     if pa.types.is_boolean(kind):
         return None
-    text = random.choice([each for each in HOSTILE if isinstance(each, str)])
+    text = random.choice([text for text in HOSTILE if isinstance(text, str)])
     return random.choice((None, text.encode("utf-8", "replace").decode()))
 
 
@@ -372,9 +372,9 @@ def exchange_json_texts(run: Path, random: Random) -> Path:
 
 def _with_texts(value: Any, random: Random) -> Any:
     if isinstance(value, dict):
-        return {name: _with_texts(each, random) for name, each in value.items()}
+        return {name: _with_texts(inner, random) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_with_texts(each, random) for each in value]
+        return [_with_texts(inner, random) for inner in value]
     return text_of(random) if isinstance(value, str) and random.random() < 0.15 else value
 
 

@@ -216,7 +216,7 @@ def rows(folder: Path, first: int, seeds: int) -> Iterator[Row]:
 def line(group: Sequence[Row]) -> str:
     """Return the line of the table about the drafters of one kind."""
     lengths = [row.trial.acceptance.mean_length for row in group if row.trial]
-    found = Counter(each for row in group for each in row.ids)
+    found = Counter(finding for row in group for finding in row.ids)
     cells = (
         group[0].of,
         group[0].name,

@@ -182,7 +182,7 @@ def test_runs_seen_in_part_are_not_compared(whole: Trace) -> None:
     short = _read_at(whole, 0.03)
     with pytest.raises(NoDataError, match="cannot tell how it compares"):
         compare(whole, short, ("whole", "short"))
-    runs = [summarise(each, name) for each, name in ((whole, "whole"), (short, "short"))]
+    runs = [summarise(run, name) for run, name in ((whole, "whole"), (short, "short"))]
     assert all(case.comparison is None for case in conclude(runs).cases)
     assert compare(whole, _read_at(whole, 0.7), ("whole", "longer")).differences
 
@@ -284,7 +284,7 @@ def test_requests_of_one_unit_are_in_one_cluster_of_a_very_large_run(
     strata, unit = random.randint(0, 3, 200), random.randint(0, 50, 200)
     cells, clusters = cells_of(strata, unit)
     assert len(np.unique(cells)) <= 10
-    assert all(len(np.unique(clusters[unit == each])) == 1 for each in range(50))
+    assert all(len(np.unique(clusters[unit == number])) == 1 for number in range(50))
     for cell in np.unique(cells):
         assert len(np.unique(strata[cells == cell])) == 1
         assert len(np.unique(clusters[cells == cell])) == 1
@@ -463,8 +463,8 @@ def _runs(folder: Path) -> Iterator[Path]:
 
 def test_a_run_has_a_relation_for_each_measure_that_it_recorded(tmp_path: Path) -> None:
     simulated, bare = (summarise(run, "run").within_request for run in _runs(tmp_path))
-    assert [each.measure for each in simulated] == [SELF.name, GROWTH.name]
-    assert SELF.name not in [each.measure for each in bare]
+    assert [effect.measure for effect in simulated] == [SELF.name, GROWTH.name]
+    assert SELF.name not in [effect.measure for effect in bare]
 
 
 STEP = Truth(requests=120, rounds=20, change=(0.5, -1.5))

@@ -212,9 +212,9 @@ def test_views_are_those_of_the_moment_it_was_asked_for(begun: str) -> None:
     engine.view("request", NUMBERS.slice(1), NUMBERS.schema)
     after = engine.later(query)
     orders = {"in order": [before, after], "the other way round": [after, before]}
-    for each in orders.get(begun, []):
-        each.begin()
-        each.begin()  # it is begun already
+    for order in orders.get(begun, []):
+        order.begin()
+        order.begin()  # it is begun already
     assert _names(after.value) == ["b"]
     assert _names(before.value) == ["a", "b"]
     engine.close()

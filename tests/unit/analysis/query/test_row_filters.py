@@ -170,7 +170,7 @@ def test_a_condition_that_makes_no_sense_says_what_may_be_named(where: str) -> N
 )
 def test_conditions_in_other_words(run: Path, where: str, same: str) -> None:
     one, other = (
-        summarise(open_run(run), "run", only=Filter(where=each)) for each in (where, same)
+        summarise(open_run(run), "run", only=Filter(where=condition)) for condition in (where, same)
     )
     assert one.rounds == other.rounds > 0
     assert one.acceptance == other.acceptance
@@ -241,7 +241,7 @@ def test_rounds_are_split_by_the_region_of_their_first_drafted_token(
 ) -> None:
     wanted = Counter(region for region, *_ in by_hand(of_regions))
     found = summarise(open_run(of_regions), "run", by="region").segments
-    assert {each.label: each.rounds for each in found} == wanted
+    assert {segment.label: segment.rounds for segment in found} == wanted
 
 
 def test_rounds_of_code_are_split_by_the_language_of_their_fence(of_regions: Path) -> None:
@@ -281,7 +281,7 @@ def test_rounds_are_split_by_the_distance_to_the_last_boundary(of_regions: Path)
 )
 def test_a_condition_may_name_them(of_regions: Path, where: str, kept) -> None:  # type: ignore[no-untyped-def]
     some = summarise(open_run(of_regions), "run", only=Filter(where=where))
-    assert some.rounds == sum(kept(*each) for each in by_hand(of_regions))
+    assert some.rounds == sum(kept(*row) for row in by_hand(of_regions))
 
 
 def test_a_run_without_regions_says_not_recorded(tmp_path: Path) -> None:
@@ -296,8 +296,8 @@ def test_a_run_without_regions_says_not_recorded(tmp_path: Path) -> None:
 def test_the_summary_compares_regions_inside_each_request(of_regions: Path) -> None:
     groups = summarise(open_run(of_regions), "run").groups
     rounds = Counter(region for region, *_ in by_hand(of_regions))
-    assert {each.name: each.rounds for each in groups.region} == rounds
-    kept = {each.second: each.kept for each in groups.regions_within_request}
+    assert {group.name: group.rounds for group in groups.region} == rounds
+    kept = {pair.second: pair.kept for pair in groups.regions_within_request}
     assert kept["json"] < 0.8 < 1.0 < kept["code"]
     assert groups.boundary_within_request is not None
     assert groups.boundary_within_request.kept < 0.9

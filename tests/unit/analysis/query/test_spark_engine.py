@@ -106,7 +106,7 @@ def test_a_path_is_literal_whatever_the_folder_is_called(
     spark: Any, tmp_path: Path, name: str
 ) -> None:
     schema = pa.schema([("accepted", pa.int64())])
-    paths = [tmp_path / each / "verify-0.parquet" for each in (name, "aXb")]
+    paths = [tmp_path / text / "verify-0.parquet" for text in (name, "aXb")]
     for path, accepted in zip(paths, (1, 2), strict=True):
         path.parent.mkdir()
         pq.write_table(pa.table({"accepted": [accepted]}, schema), path)

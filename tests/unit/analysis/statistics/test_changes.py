@@ -271,11 +271,11 @@ def test_a_stationary_server_read_while_it_runs(name: str) -> None:
     drawn = [recording(SERVERS[name], 700 + seed) for seed in range(TRIALS)]
     called = dict.fromkeys(("cohort", "all"), 0)
     lengths: dict[str, list[float]] = {choice: [] for choice in called}
-    for each in drawn:
+    for drawing in drawn:
         for choice in called:
-            mine = choices(each)[choice]
-            called[choice] += changed(each, mine)
-            lengths[choice].append(each.tokens[mine].sum() / each.lives.rounds[mine].sum())
+            mine = choices(drawing)[choice]
+            called[choice] += changed(drawing, mine)
+            lengths[choice].append(drawing.tokens[mine].sum() / drawing.lives.rounds[mine].sum())
     true = true_length(SERVERS[name])
     bias = {choice: np.mean(length) / true - 1 for choice, length in lengths.items()}
     assert called["cohort"] <= MOST_CALLS < called["all"]
@@ -308,10 +308,10 @@ def test_a_broken_drafter_is_always_found(world: str, paired: bool) -> None:
     conditional, depth = WORLDS[world]
     broken = replace(TRUTH, conditional=conditional)
     found = [_compared(TRUTH, broken, trial, paired=paired) for trial in range(20)]
-    assert all(depth in each.apart_at for each in found)
-    assert sum(each.parts_from == depth for each in found) >= 17
-    for each in found:
-        at = each.at(MARGINAL)[depth - 1]
+    assert all(depth in split.apart_at for split in found)
+    assert sum(split.parts_from == depth for split in found) >= 17
+    for split in found:
+        at = split.at(MARGINAL)[depth - 1]
         assert at.interval is not None and at.interval.high < 0
 
 
@@ -338,11 +338,11 @@ def test_a_depth_at_which_neither_run_accepts_still_has_an_interval() -> None:
     """0 of about 800 rounds each: the difference is below 3.7 / n, for all depths a bit more."""
     dead = replace(TRUTH, conditional=(0.8, 0.7, 1e-9, 0.5))
     found = _compared(dead, dead, 0, paired=True)
-    for each in found.at(MARGINAL)[2:]:
-        assert each.p is None and each.difference == 0
-        assert each.interval is not None and each.simultaneous is not None
-        assert -0.006 < each.interval.low < 0 < each.interval.high < 0.006
-        assert each.simultaneous.low < each.interval.low
+    for difference in found.at(MARGINAL)[2:]:
+        assert difference.p is None and difference.difference == 0
+        assert difference.interval is not None and difference.simultaneous is not None
+        assert -0.006 < difference.interval.low < 0 < difference.interval.high < 0.006
+        assert difference.simultaneous.low < difference.interval.low
     assert found.bound is not None
 
 
@@ -379,7 +379,7 @@ def test_repetitions_of_a_prompt_are_one_group() -> None:
     group = look_alikes(ONE_LABEL, prompt % 7, 1000 + prompt)
     assert group is not None
     assert len(np.unique(group)) == 30
-    assert all(len(np.unique(group[prompt == each])) == 1 for each in range(30))
+    assert all(len(np.unique(group[prompt == number])) == 1 for number in range(30))
 
 
 def test_agreement_by_chance_is_none() -> None:

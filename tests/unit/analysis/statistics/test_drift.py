@@ -89,4 +89,4 @@ def test_matched_rounds_have_no_estimate_at_a_depth_without_chains() -> None:
     found = drift_in_matched_rounds(_matched(30, 0.15))
     assert found.from_depth == 3 and found.shift is not None
     assert found.shift.value == pytest.approx(0.15, abs=0.01)
-    assert [each is None for each in found.own_excess] == [True, False, True, False, False]
+    assert [estimate is None for estimate in found.own_excess] == [True, False, True, False, False]

@@ -98,8 +98,10 @@ def test_whatever_the_clusters_an_interval_is_finite_or_none(
     top = bottom * np.array([[share] for _, share, _ in clusters]).reshape(-1, 1)
     ratio = ratio_of(top, bottom)
     for found in (intervals(ratio), rate_intervals(ratio)):
-        for each in found or ():
-            assert each is None or (math.isfinite(each.low) and each.low <= each.high)
+        for interval in found or ():
+            assert interval is None or (
+                math.isfinite(interval.low) and interval.low <= interval.high
+            )
 
 
 RANDOM = np.random.RandomState(0)
@@ -110,7 +112,7 @@ EACH = np.arange(60)
 
 def test_copies_of_a_request_say_no_more_than_one() -> None:
     single = ratio_of(VALUES, ONES)
-    copies = [np.repeat(each, 4, axis=0) for each in (VALUES, ONES)]
+    copies = [np.repeat(values, 4, axis=0) for values in (VALUES, ONES)]
     clustered = ratio_over(ratio_of, copies, np.repeat(EACH, 4))
     assert clustered.value == pytest.approx(single.value)
     assert clustered.error == pytest.approx(single.error)
@@ -131,7 +133,7 @@ def test_crossed_clusters_count_both_variances() -> None:
     effects = RANDOM.standard_normal((2, 20))
     values = (effects[0][a] + effects[1][b])[:, None]
     ones = np.ones_like(values)
-    one, other = (ratio_over(ratio_of, (values, ones), each) for each in (a, b))
+    one, other = (ratio_over(ratio_of, (values, ones), sample) for sample in (a, b))
     both = ratio_over(ratio_of, (values, ones), a, b)
     assert both.error[0] > max(one.error[0], other.error[0])
     # no own noise: the variance of the mean is that of both means
@@ -204,7 +206,7 @@ LEAST_HITS = 51
 """Fewer than 51 of TRIALS at 95 % hold the truth in 0.2 % of cases; the seeds are fixed."""
 
 
-@pytest.mark.parametrize("name", [name for name, each in WORLDS.items() if not each.informative])
+@pytest.mark.parametrize("name", [name for name, world in WORLDS.items() if not world.informative])
 def test_every_depth_is_within_two_points(name: str) -> None:
     """Counts over all rounds, as vLLM's, are off by much more."""
     world = WORLDS[name]

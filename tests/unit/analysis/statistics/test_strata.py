@@ -20,8 +20,8 @@ def halves(kept: float, *, requests: int = 40, harder: float = 0.0) -> Halves:
     rounds = RANDOM.integers(5, 40, (requests, 2)).astype(float)
     share = rounds[:, 1] / rounds.sum(axis=1)
     rate = np.clip(0.6 - harder * share + 0.1 * RANDOM.standard_normal(requests), 0.02, 0.98)
-    each = np.column_stack([rate, rate * kept])
-    accepted = RANDOM.binomial(rounds.astype(int) * 4, each) * 1.0
+    rates = np.column_stack([rate, rate * kept])
+    accepted = RANDOM.binomial(rounds.astype(int) * 4, rates) * 1.0
     code = np.arange(requests)
     return Halves(accepted=accepted, rounds=rounds, request=code, cluster=code)
 
@@ -77,7 +77,7 @@ MOST_CALLS = 18
 
 def _called(world: World) -> int:
     found = [association(rows_of(world, 5000 + seed)) for seed in range(TRIALS)]
-    return sum(each is not None and each.answer() in (Answer.LESS, Answer.MORE) for each in found)
+    return sum(pair is not None and pair.answer() in (Answer.LESS, Answer.MORE) for pair in found)
 
 
 @pytest.mark.parametrize("name", [name for name, world in WORLDS.items() if not world.effect])
@@ -128,5 +128,5 @@ def test_the_size_is_not_inflated_by_strata_that_all_accept(name: str) -> None:
     runs = [drawn(WORLDS[name], seed) for seed in range(30)]
     made = [association(rows) for rows, _ in runs]
     true = [association(replace(rows, y=chance)) for rows, chance in runs]
-    sizes = [sum(each.per_sd for each in found if each) for found in (made, true)]
+    sizes = [sum(effect.per_sd for effect in found if effect) for found in (made, true)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.15)

@@ -244,7 +244,9 @@ def _changed(
     config(fields)
     weights(state)
     (path / "config.json").write_text(json.dumps(fields))
-    save_file({name: each.contiguous() for name, each in state.items()}, path / "model.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in state.items()}, path / "model.safetensors"
+    )
     return path
 
 
@@ -274,7 +276,7 @@ def test_a_healthy_drafter_gets_no_repair(tmp_path: Path) -> None:
     trial = _trial(latent_drafter(tmp_path))
     assert trial.acceptance.mean_length > 2
     assert {"rope_layout", "attention_halves", "norm_output"} <= {t.repair.id for t in trial.tried}
-    assert not [each for each in verdict(trial) if each.level is not Level.NOTE]
+    assert not [result for result in verdict(trial) if result.level is not Level.NOTE]
 
 
 @pytest.mark.slow
@@ -349,4 +351,4 @@ def test_a_target_with_latent_attention_answers_too(tmp_path: Path) -> None:
     )
     assert trial.prompts == len(asked)
     assert trial.acceptance.mean_length < 1.2
-    assert [each.id for each in verdict(trial)] == ["accepts_little"]
+    assert [result.id for result in verdict(trial)] == ["accepts_little"]

@@ -53,12 +53,12 @@ ANSWERS, ROUNDS = 32, 16
 def _rounds(source: np.random.Generator, rate: float, spread: float = 0.15) -> list[list[int]]:
     """Rounds whose rate per depth varies by prompt."""
     rates = np.clip(rate + source.normal(0, spread, ANSWERS), 0.05, 0.95)
-    return [_of_prompt(source, each) for each in rates]
+    return [_of_prompt(source, rate) for rate in rates]
 
 
 def _of_prompt(source: np.random.Generator, rate: float) -> list[int]:
     hits = source.random((ROUNDS, DEPTHS)) < rate
-    return [int(each) for each in hits.cumprod(axis=1).sum(axis=1)]
+    return [int(length) for length in hits.cumprod(axis=1).sum(axis=1)]
 
 
 def test_the_length_counts_the_targets_own_token() -> None:
@@ -158,7 +158,7 @@ def test_that_no_repair_helps_is_concluded_from_all_of_them_only(
         renderings=(),
         stopped=stopped,
     )
-    assert [each.id for each in verdict(dead)] == ids
+    assert [result.id for result in verdict(dead)] == ids
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_confidence_tells_too_little_training_from_wrong_wiring(
     )
     trial = replace(base, acceptance=acceptance_of(rounds(rate, 3), K), inside=inside)
     found = list(verdict(replace(trial, renderings=())))
-    assert [each.id for each in found] == ids
+    assert [result.id for result in found] == ids
     other = CheckResult(
         id="embedding_not_targets",
         level=Level.WARNING,
@@ -221,7 +221,7 @@ def test_confidence_tells_too_little_training_from_wrong_wiring(
         rule="",
         there="",
     )
-    named = [each.id for each in verdict(replace(trial, renderings=()), [other])]
+    named = [result.id for result in verdict(replace(trial, renderings=()), [other])]
     assert named == (["another_target"] if ids == ["accepts_little"] else ids)
 
 
@@ -240,7 +240,7 @@ def test_a_length_is_compared_with_the_expected_one_up_to_a_tenth(
     base = replace(_trial(0.75, 2, 0), renderings=())
     length = share and share * base.acceptance.mean_length
     trial = replace(base, expected_length=length)
-    assert [each.id for each in verdict(trial)] == ids
+    assert [result.id for result in verdict(trial)] == ids
     assert reaches(trial) is reached
 
 
@@ -390,7 +390,7 @@ def test_few_prompts_and_values_between_the_thresholds_cannot_tell() -> None:
 def test_a_depth_that_no_draft_reaches_has_no_rate() -> None:
     confidence = inside_of(inside_sums(24)).confidence
     assert confidence.sure == pytest.approx([0.8, 0.8, 0.8, None])
-    assert [each and each.value for each in confidence.right] == [0.5, 0.5, 0.5, None]
+    assert [share and share.value for share in confidence.right] == [0.5, 0.5, 0.5, None]
     line = inside_of(inside_sums(24)).lines[-1]
     assert "80% sure of its first token, which is right in 50%" in line
 
@@ -420,7 +420,7 @@ def tokenizer() -> Any:
 
 
 def _reasons(left_out: list[NotApplicable]) -> dict[str, str]:
-    return {each.id: each.reason for each in left_out}
+    return {skipped.id: skipped.reason for skipped in left_out}
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ def test_without_a_first_token_there_is_nothing_to_try() -> None:
 
 def test_the_drafters_own_template_is_tried(tokenizer: Any) -> None:
     made, left_out = renderings(tokenizer, {"a": [0, 7]}, ASKED, (tokenizer.chat_template, OWN))
-    assert [each.change.id for each in made] == ["first_token_off", "drafters_template"]
+    assert [tried.change.id for tried in made] == ["first_token_off", "drafters_template"]
     assert tokenizer.decode(made[1].prompts["a"]) == "Write a loop."
     assert not left_out
 
@@ -493,7 +493,7 @@ def test_a_template_that_cannot_be_tried_has_a_reason(
     targets = tokenizer.chat_template
     own = targets if own == "same" else own
     made, left_out = renderings(tokenizer, {"a": [0, 7]}, asked, (targets, own))
-    assert [each.change.id for each in made] == ["first_token_off"]
+    assert [tried.change.id for tried in made] == ["first_token_off"]
     assert reason in _reasons(left_out)["drafters_template"]
 
 

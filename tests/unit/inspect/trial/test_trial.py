@@ -80,11 +80,11 @@ def test_acceptance_is_that_of_the_reference_engine() -> None:
         made = generate(target, drafter, ids, ANSWER_TOKENS, K, eos_token_id=4)
         # The last rounds of an answer have no K tokens to be compared with.
         whole = [
-            each
-            for each in made.rounds
-            if each.chain.position + 1 + K < len(ids) + len(made.token_ids)
+            drafted
+            for drafted in made.rounds
+            if drafted.chain.position + 1 + K < len(ids) + len(made.token_ids)
         ]
-        tokens += sum(each.accepted + 1 for each in whole)
+        tokens += sum(drafted.accepted + 1 for drafted in whole)
         rounds += len(whole)
     found = _trial(trio_path() / "eagle31").acceptance
     assert found.rounds == pytest.approx(rounds, abs=2)
@@ -136,7 +136,7 @@ def test_a_drafter_that_no_repair_helps_is_named_as_such(tmp_path: Path) -> None
         trial.acceptance.marginal,
         trial.tried[0].acceptance.marginal,
     )
-    assert [each.id for each in verdict(trial)] == ["accepts_little"]
+    assert [result.id for result in verdict(trial)] == ["accepts_little"]
 
 
 @functools.cache
@@ -173,11 +173,11 @@ def test_repairs_before_it_are_kept_and_the_others_are_named(tmp_path: Path) -> 
     assert not whole.stopped and cut.stopped
     assert cut.acceptance == whole.acceptance and cut.figures == whole.figures
     assert len(cut.tried) == 3
-    by_id = {each.repair.id: each for each in whole.tried}
-    assert all(each.gain == by_id[each.repair.id].gain for each in cut.tried)
-    left_out = {each.id for each in cut.not_applicable if each.reason == STOPPED}
+    by_id = {tried.repair.id: tried for tried in whole.tried}
+    assert all(tried.gain == by_id[tried.repair.id].gain for tried in cut.tried)
+    left_out = {skipped.id for skipped in cut.not_applicable if skipped.reason == STOPPED}
     ways = {rendering.rendering.id for rendering in whole.renderings}
-    assert left_out == by_id.keys() - {each.repair.id for each in cut.tried} | ways
+    assert left_out == by_id.keys() - {tried.repair.id for tried in cut.tried} | ways
     best = best_repair(cut)
     assert best is not None and best in cut.tried
 
@@ -238,7 +238,7 @@ def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path
         open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=PROMPTS)
     )
     trial = _rendered_trial(drafter, bench)
-    assert "accepts_more_with.drafters_template" in [each.id for each in _found(trial)]
+    assert "accepts_more_with.drafters_template" in [result.id for result in _found(trial)]
     assert not trial.not_applicable
 
 
@@ -252,7 +252,7 @@ def test_a_rendering_whose_answers_are_too_short_is_not_applicable() -> None:
     runner = Runner(bench.teacher, lambda most: passages[:most], K)
     found = try_renderings(runner, base, made, runner.run(base, ()))
     assert not found.renderings
-    assert [each.id for each in found.not_applicable] == ["other"]
+    assert [skipped.id for skipped in found.not_applicable] == ["other"]
 
 
 LAYERS = 4
@@ -389,19 +389,19 @@ def test_a_drafter_that_is_always_certain_has_what_it_accepts(tmp_path: Path) ->
 
 def test_a_drafter_that_knows_nothing_gives_each_token_the_same(tmp_path: Path) -> None:
     blank = changed(tmp_path / "a", weights=functools.partial(_head, 0.0))
-    for each in _drafted(blank):
-        wrong = each.accepted == 0
+    for chains in _drafted(blank):
+        wrong = chains.accepted == 0
         assert wrong.any()
-        assert torch.allclose(each.probability[wrong], torch.tensor(1 / VOCABULARY))
+        assert torch.allclose(chains.probability[wrong], torch.tensor(1 / VOCABULARY))
 
 
 def test_tokens_that_cannot_be_drafted_have_no_probability(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", config=own_vocabulary_config, weights=own_vocabulary)
-    for each, passage in zip(_drafted(path), _passages()[1], strict=True):
+    for chains, passage in zip(_drafted(path), _passages()[1], strict=True):
         odd = passage.ids[passage.anchors(DRAFTED) + 2] % 2 == 1
         assert odd.any() and not odd.all()
-        assert (each.probability[odd] == 0).all()
-        assert (each.probability[~odd] > 0).all()
+        assert (chains.probability[odd] == 0).all()
+        assert (chains.probability[~odd] > 0).all()
 
 
 @dataclass(frozen=True)
@@ -526,7 +526,7 @@ def test_a_planted_mistake_is_named(
 
 def test_another_base_of_rotary_positions_is_named(eagle1: Kind, tmp_path: Path) -> None:
     path = _with_fields(eagle1.drafter, tmp_path / "theta", rope_theta=100.0)
-    tried = {each.repair.id: each for each in eagle1.trial(path).tried}
+    tried = {tried.repair.id: tried for tried in eagle1.trial(path).tried}
     assert tried["rope_theta"].gain.difference > 0
 
 
@@ -567,8 +567,10 @@ def test_the_other_layout_of_positions_is_undone_in_weights_and_biases(
     wrong = as_served(open_drafter(str(planted(mtp.drafter, tmp_path, _in_pairs))), 6)
     (repair,) = attention_repairs(wrong)
     healthy = as_served(open_drafter(str(mtp.drafter)), 6).state
-    assert all(torch.equal(repair.variant.state[name], each) for name, each in healthy.items())
-    changed = [name for name, each in healthy.items() if not torch.equal(wrong.state[name], each)]
+    assert all(torch.equal(repair.variant.state[name], tensor) for name, tensor in healthy.items())
+    changed = [
+        name for name, tensor in healthy.items() if not torch.equal(wrong.state[name], tensor)
+    ]
     assert len(changed) == 4
 
 
@@ -596,8 +598,8 @@ def test_a_head_trained_on_normed_states_is_named(tmp_path: Path) -> None:
 
 def test_several_heads_are_not_run(mtp: Kind, tmp_path: Path) -> None:
     def second(state: State) -> None:
-        mine = {n: each.clone() for n, each in state.items() if n.startswith(HEAD)}
-        state.update({n.replace("layers.0", "layers.1"): each for n, each in mine.items()})
+        mine = {n: tensor.clone() for n, tensor in state.items() if n.startswith(HEAD)}
+        state.update({n.replace("layers.0", "layers.1"): tensor for n, tensor in mine.items()})
 
     path = planted(mtp.drafter, tmp_path, second)
     with pytest.raises(CheckpointError, match="2 MTP heads"):

@@ -81,7 +81,7 @@ class Core:
         self.observer = EngineObserver(scheduler, Settings(trace=run, **settings))
 
     def add(self, *requests: Request) -> None:
-        self.requests.update({each.request_id: each for each in requests})
+        self.requests.update({added.request_id: added for added in requests})
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Close the trace and return the request rows by name."""
@@ -519,8 +519,11 @@ def test_without_a_reasoning_parser_a_constraint_holds_from_the_first_token(
 
 
 def test_without_a_tokenizer_nothing_is_recorded() -> None:
-    for each in (SimpleNamespace(), SimpleNamespace(structured_output_manager=SimpleNamespace())):
-        assert RequestRegions(each).of(request([1], [1]), None) is None
+    for without in (
+        SimpleNamespace(),
+        SimpleNamespace(structured_output_manager=SimpleNamespace()),
+    ):
+        assert RequestRegions(without).of(request([1], [1]), None) is None
 
 
 def test_a_prompt_of_embeddings_has_no_tokens() -> None:
