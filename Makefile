@@ -16,7 +16,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo demo-real test nightly unit dev dist size docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo demo-real test nightly unit dev dist size docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang rollups
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -107,6 +107,9 @@ faults: $(VENV)/installed-dev ## reviewed faults as a table, then damaged runs, 
 
 disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, with a killed writer or a hung receiver
 	$(EVERY) tests/engines/test_starts.py -k 'disk or writer or receiver'
+
+rollups: $(VENV)/installed-dev ## a day of 200 replicas as rollups: time, memory and ranking of analyze, compare and check (a minute)
+	OMP_NUM_THREADS=2 PYTHONPATH=.:tests $(BIN)/python -m verification.rollups
 
 starts: $(VENV)/installed-dev ## live vLLM whose probe is broken at the start in one way each (20 minutes)
 	$(EVERY) tests/engines/test_starts.py -k serves_the_same

@@ -1,4 +1,4 @@
-"""A recorded run in the formats of other tools.
+"""A recorded run in the formats of other tools, and as rollups.
 
 Speculation profile 1.0, acceptance by position, for simulators and next to a
 checkpoint: fields and conventions of specdec_bench in NVIDIA's Model-Optimizer
@@ -20,8 +20,8 @@ from driftscope.analysis.number_words import count, percent
 from driftscope.analysis.query.row_filters import BY_LABEL
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary import strict_json
-from driftscope.boundary.files import write_file
-from driftscope.errors import NoDataError
+from driftscope.boundary.files import STDOUT, write_file
+from driftscope.errors import NoDataError, UsageError
 from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
 from driftscope.vocabulary import Interchange
 
@@ -180,16 +180,35 @@ def _number(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
 
-def write_as(form: Interchange, run: Path, output: Path, where: str | None = None) -> None:
-    """Write the run in this format to the file `output`.
+def write_as(
+    form: Interchange,
+    run: Path,
+    output: Path,
+    *,
+    where: str | None = None,
+    label: str | None = None,
+) -> list[str]:
+    """Write the run in this format to the file `output`, or as rollups to the folder or URI
+    `output`; return what was written.
 
-    `where`: the rounds to keep, a condition of `analyze --where`. Raises NoDataError for a run that
-    the format cannot describe, the reader's errors, and OSError.
+    `where`: the rounds to keep, a condition of `analyze --where`; `label`: name of the replica in
+    rollups, by default that of the run's directory. Raises NoDataError for a run that the format
+    cannot describe, UsageError, the reader's errors, TraceError for a store, and OSError.
     """
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.pipeline import Inputs, measure
 
-    measured = measure(Inputs(sources=[run], labels=[run.name], only=Filter(where=where)))
+    only = Filter(where=where)
+    if form is Interchange.ROLLUP:
+        from driftscope.analysis.rollups import rollup_of
+        from driftscope.trace.rollups import write_rollups
+
+        if output == STDOUT or output.is_file():
+            raise UsageError(f"-o {output}: rollups are several files; give a folder or a URI")
+        return write_rollups(output, *rollup_of(run, label or run.resolve().name, only))
+    if label is not None:
+        raise UsageError(f"--label: names the replica in rollups; {form} has none")
+    measured = measure(Inputs(sources=[run], labels=[run.name], only=only))
     if not measured.runs:
         raise NoDataError(
             f"{run}: has no rounds by position, as a replay or a run without speculation; give the "
@@ -197,3 +216,4 @@ def write_as(form: Interchange, run: Path, output: Path, where: str | None = Non
         )
     make = sps_table_of if form is Interchange.SPS_TABLE else profile_of
     write_file(output, (strict_json.dumps(make(measured.runs[0]), indent=1) + "\n").encode())
+    return [str(output)]

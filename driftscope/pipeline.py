@@ -40,7 +40,9 @@ from driftscope.analysis.replays import (
     external_id,
     is_replay,
     summarise_replay,
+    summarise_rollups,
 )
+from driftscope.analysis.rollups import Rollups, open_rollups
 from driftscope.analysis.summary.computation import summary_of
 from driftscope.analysis.summary.run_summary import (
     RunSummary,
@@ -52,6 +54,7 @@ from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import Analysis, Baseline, conclude
 from driftscope.trace.manifest import MANIFEST, WAS_SIMULATED, read_manifest
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.runs import is_rollups
 from driftscope.trace.texts import KeptText, read_texts
 
 __all__ = [
@@ -68,8 +71,9 @@ __all__ = [
 ]
 
 Run: TypeAlias = Path | Trace
-"""A run directory, or its rows in memory."""
-Labelled: TypeAlias = tuple[Run, str]
+"""A run directory or a folder of rollups, or a run's rows in memory."""
+Source: TypeAlias = Run | Rollups
+Labelled: TypeAlias = tuple[Source, str]
 BASELINE = "baseline"
 """Label of the run that others are compared with."""
 EVERYTHING = Filter()
@@ -80,10 +84,10 @@ _NO_ROUNDS = "a condition is about rounds: both runs need speculation"
 class Inputs:
     """Runs to analyse, and how to read them."""
 
-    sources: Sequence[Run]
+    sources: Sequence[Source]
     labels: Sequence[str]
     """Name of each source; names differ."""
-    baseline: Run | None = None
+    baseline: Source | None = None
     """Run that the others are compared with; it need not speculate."""
     only: Filter = EVERYTHING
     """Rows to keep of each run; the baseline keeps all of its rows, but for `baseline_only`."""
@@ -127,6 +131,7 @@ def measure(
     Raises NotATraceError, SchemaVersionError, DamagedTraceError, MixedTraceError, NoDataError or,
     for a filter, a way to split or a second baseline, UsageError.
     """
+    inputs = _with_rollups(inputs)
     servers = _servers_of_replays(inputs.sources)
     later = _later_rounds(inputs.sources)
     labelled = list(zip(inputs.sources, inputs.labels, strict=True))
@@ -151,6 +156,27 @@ def measure(
         replays=replays,
         baseline=baselines[0].baseline if baselines else None,
         sums={label: sums for part in parts for label, sums in part.sums.items()},
+    )
+
+
+def _with_rollups(inputs: Inputs) -> Inputs:
+    """Return the inputs with the sums of each folder of rollups in its place."""
+
+    def opened(run: Source, only: Filter) -> Source:
+        if not isinstance(run, Path) or not is_rollups(run):
+            return run
+        if only != EVERYTHING:
+            raise UsageError(
+                f"{run}: rollups have no rows to choose from; give the folder of one day, or "
+                "choose them with `driftscope export --format rollup --where`"
+            )
+        return open_rollups(run)
+
+    baseline = inputs.baseline
+    return replace(
+        inputs,
+        sources=[opened(run, inputs.only) for run in inputs.sources],
+        baseline=None if baseline is None else opened(baseline, inputs.baseline_only),
     )
 
 
@@ -235,12 +261,14 @@ def summarise(
 
 
 def _measured(
-    source: Run,
+    source: Source,
     label: str,
     inputs: Inputs,
     servers: Sequence[Trace],
     later: Mapping[Path, Sequence[Path]],
 ) -> MeasuredRuns:
+    if isinstance(source, Rollups):
+        return MeasuredRuns(replays=(summarise_rollups(source, label),))
     if _is_replay(source):
         rounds = map(_trace, later.get(source, ()) if isinstance(source, Path) else ())
         replay = summarise_replay(_trace(source), label, servers, tuple(rounds))
@@ -252,7 +280,9 @@ def _measured(
         return MeasuredRuns(runs=(summarise(sums, label, by=inputs.by),), sums={label: sums})
 
 
-def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
+def _baseline(run: Source, inputs: Inputs) -> MeasuredRuns:
+    if isinstance(run, Rollups):
+        return MeasuredRuns(baseline=summarise_rollups(run, BASELINE))
     if _is_replay(run):
         servers = _servers_of_replays([run])
         return MeasuredRuns(baseline=summarise_replay(_trace(run), BASELINE, servers))
@@ -299,13 +329,13 @@ def _whole(run: Sums) -> Sums:
     return run
 
 
-def _servers_of_replays(sources: Sequence[Run]) -> list[Trace]:
+def _servers_of_replays(sources: Sequence[Source]) -> list[Trace]:
     """Return the probes' runs that have the requests of the replays among the sources: other
     sources, and the runs that `driftscope pays` recorded beside them."""
     replays = [run for run in sources if _is_replay(run)]
     if not replays:
         return []
-    others = [run for run in sources if not _is_replay(run)]
+    others = [run for run in sources if not isinstance(run, Rollups) and not _is_replay(run)]
     beside = [
         run.parent / str(name)
         for run in replays
@@ -313,11 +343,11 @@ def _servers_of_replays(sources: Sequence[Run]) -> list[Trace]:
     ]
     recorded = [run for run in beside if (run / MANIFEST).is_file()]
     paths = {run.resolve() for run in recorded}
-    alone = [run for run in others if isinstance(run, Trace) or run.resolve() not in paths]
+    alone = [run for run in others if not isinstance(run, Path) or run.resolve() not in paths]
     return [_trace(run) for run in (*recorded, *alone)]
 
 
-def _later_rounds(sources: Sequence[Run]) -> dict[Path, list[Path]]:
+def _later_rounds(sources: Sequence[Source]) -> dict[Path, list[Path]]:
     """Return the replays in which `driftscope pays` asked a server again, by its first one."""
     first: dict[tuple[Path, str], Path] = {}
     later: dict[Path, list[Path]] = {}
@@ -328,12 +358,12 @@ def _later_rounds(sources: Sequence[Run]) -> dict[Path, list[Path]]:
     return later
 
 
-def _workload(run: Run) -> Mapping[str, Any]:
-    return (run.manifest if isinstance(run, Trace) else read_manifest(run)).workload
+def _workload(run: Source) -> Mapping[str, Any]:
+    return (read_manifest(run) if isinstance(run, Path) else run.manifest).workload
 
 
-def _is_replay(run: Run) -> bool:
-    return is_replay(run.manifest if isinstance(run, Trace) else read_manifest(run))
+def _is_replay(run: Source) -> bool:
+    return is_replay(read_manifest(run) if isinstance(run, Path) else run.manifest)
 
 
 def _trace(run: Run) -> Trace:

@@ -70,10 +70,11 @@ class Execution:
 
 
 class Interchange(StrEnum):
-    """Format of another tool in which `driftscope export` writes a run."""
+    """Format in which `driftscope export` writes a run."""
 
     SPECULATION_PROFILE = "speculation-profile"
     SPS_TABLE = "sps-table"
+    ROLLUP = "rollup"
 
 
 class EngineName(StrEnum):

@@ -28,6 +28,7 @@ from benchmarks.calibration.comparisons import COMPARISONS
 from benchmarks.calibration.confidence import CONFIDENCE
 from benchmarks.calibration.depths import ALONG_CHAIN, MIX_CHANGES, RISK_SETS, SEVERAL_K
 from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, SHARED_STEPS
+from benchmarks.calibration.fleets import COMPARED, RANKED
 from benchmarks.calibration.high_findings import HIGH_FINDINGS, TRAINING_NAMED
 from benchmarks.calibration.ingested import FILE_SUMS, SERVER_LOGS
 from benchmarks.calibration.k_advice import CUT_ANEW, K_ADVICE
@@ -76,6 +77,8 @@ TABLES = {
         SPEED,
         SERVER_LOGS,
         FILE_SUMS,
+        RANKED,
+        COMPARED,
         PROMPT_KINDS,
         SMALLEST_CHANGE,
         WEIGHTS,

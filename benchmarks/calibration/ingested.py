@@ -23,7 +23,7 @@ from driftscope.findings.case import ReplayCase
 from driftscope.findings.rules_compare import replay_accepts_nothing
 from driftscope.ingest.base import ResultFile
 from driftscope.ingest.server_log import server_log
-from driftscope.workloads.client.recording import manifest_of
+from driftscope.trace.manifest import client_manifest
 
 K = 3
 LEAST_POWER = 0.8
@@ -173,7 +173,7 @@ def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummar
     )
     return ReplaySummary(
         label=label,
-        manifest=manifest_of("abc", {}, {}, ()),
+        manifest=client_manifest("abc", {}, {}, ()),
         planned=None,
         ended={},
         cells=(cell_of_sums(totals),),

@@ -24,7 +24,7 @@ from driftscope.analysis.validity import validity_of
 from driftscope.findings.case import replay_cases_of
 from driftscope.findings.finding import Answer
 from driftscope.findings.rules_pays import pays_for_clients, slower_for_clients
-from driftscope.workloads.client.recording import manifest_of
+from driftscope.trace.manifest import client_manifest
 
 PROMPTS, TOKENS = 24, 128
 PLAIN_S = 0.03
@@ -146,7 +146,7 @@ def _replay(rows: list[Row], drafts: bool, starts: int) -> ReplaySummary:
     workload = {"baseline": "as asked", SPECULATION: drafts}
     return ReplaySummary(
         label="with" if drafts else "without",
-        manifest=manifest_of("abc", {"model": "m"}, workload, ()),
+        manifest=client_manifest("abc", {"model": "m"}, workload, ()),
         planned=len(rows),
         ended={},
         cells=(),

@@ -1,7 +1,8 @@
 """Summaries of replays: what the sender of the requests measured, by condition and load.
 
 A replay is a client's trace, joined with the probes' runs that saw its requests, or the sums of
-another tool's file, which a run of `driftscope ingest -o` holds in place of rows of requests.
+another tool's file, which a run of `driftscope ingest -o` holds in place of rows of requests, or of
+a fleet's rollups.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Interval as Within
 from annotated_types import MaxLen
+from numpy.typing import NDArray
 
 from driftscope.analysis.log_changes import NOTHING, LogChange
 from driftscope.analysis.number_words import listed
+from driftscope.analysis.rollups import Rollups, beside_others, length_interval
+from driftscope.analysis.rollups import length_ratio as ratio_of_rollups
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.statistics.ratio import (
     PairedRatio,
@@ -66,6 +70,8 @@ BOUNDS = f"bounds of sums: {ROUNDS_AS_ONE} rounds counted as one"
 """Words for the interval of a figure that is known as a sum."""
 NO_INTERVAL = "aggregates: no interval"
 """Words for a figure of a file that has no rows of its requests."""
+FLEET = "all replicas"
+"""Condition of a fleet's sums."""
 Length = Annotated[float, Within(ge=0.0, le=MAX_K + 1.0)]
 Rate = Annotated[float, Within(ge=0.0, le=float(MAX_COUNT))]
 
@@ -193,7 +199,8 @@ class Cell:
     mean_length: float | None
     mean_length_interval: Interval | None
     length_ratio: PairedRatio | None
-    """Acceptance length over the baseline's, paired; None in the baseline itself."""
+    """Acceptance length over the baseline's, paired; of a fleet's replica, over that of the others
+    on the same kinds of rounds. None in the baseline itself."""
     tpot_ratio: PairedRatio | None
     outcomes: Mapping[str, tuple[int, int]]
     """Number of True values and of checked answers, by name in OUTCOMES; outcomes never checked are
@@ -247,6 +254,8 @@ class ReplaySummary(ReplayFigures):
     starts: int = 1
     """Number of starts of the server that the replays of it saw."""
 
+    rollups: Rollups | None = None
+    """Sums of a fleet by minute; None for any other replay."""
     texts: tuple[Path, ...] = ()
     """Run directories of these replays that keep texts."""
 
@@ -569,6 +578,60 @@ def cell_of_sums(sums: FileTotals) -> Cell:
     )
 
 
+def summarise_rollups(rollups: Rollups, label: str) -> ReplaySummary:
+    """Summarise a fleet's rollups: all rounds, then those of each label, adapter and context, then
+    the replicas, the worst beside the others first."""
+    names, ratios = rollups.replicas, beside_others(rollups)
+    everything = np.full(len(rollups.depth), True)
+    whole_fleet = FLEET if len(names) > 1 else names[0]
+    cells = [_cell_of_rollups(rollups, whole_fleet, everything)]
+    for kind in ("label", "adapter", "context"):
+        values, place = rollups.by(kind)
+        for at, value in enumerate(values) if len(values) > 1 else ():
+            to = f" to {2 * int(value) - 1}" if kind == "context" else ""
+            what = f"{kind} {value or 'none'}{to}"
+            cells.append(_cell_of_rollups(rollups, what, place == at))
+    known = [(ratio.value if ratio else math.inf, names[at], at) for at, ratio in enumerate(ratios)]
+    for _, name, at in sorted(known) if len(names) > 1 else ():
+        cell = _cell_of_rollups(rollups, name, rollups.replica == at)
+        cells.append(replace(cell, length_ratio=ratios[at]))
+    length = (cells[0].mean_length, cells[0].mean_length_interval)
+    return ReplaySummary(
+        label=label,
+        manifest=rollups.manifest,
+        planned=None,
+        ended={},
+        cells=tuple(cells),
+        joined=0,
+        outside_s=None,
+        gpu_used_bytes=None,
+        gpu_power_w=None,
+        validity=validity_of({}, (), warmup=None, length=length, tpot=()),
+        problems=(),
+        rows=(),
+        rollups=rollups,
+    )
+
+
+def _cell_of_rollups(rollups: Rollups, condition: str, rows: NDArray[np.bool_]) -> Cell:
+    depth = rollups.depth[rows]
+    sums = (np.bincount(depth, some[rows])[1:] for some in (rollups.rounds, rollups.accepted))
+    rounds, accepted = (some.astype(np.int64).tolist() for some in sums)
+    return cell_of_sums(
+        FileTotals(
+            condition=condition,
+            period=rollups.period,
+            k=len(rounds),
+            rounds=rounds[0],
+            verified=sum(rounds),
+            accepted=sum(accepted),
+            mean_length=mean_length(sum(accepted), rounds[0]),
+            mean_length_interval=length_interval(rollups, rows),
+            marginal=tuple(a / n if n else None for a, n in zip(accepted, rounds, strict=True)),
+        )
+    )
+
+
 def _gpus(traces: Sequence[Trace]) -> dict[str, Any]:
     """Return the largest memory and mean power; a sample is one row per GPU, all with the same
     time."""
@@ -584,6 +647,10 @@ def _gpus(traces: Sequence[Trace]) -> dict[str, Any]:
         "gpu_used_bytes": max(used.values(), default=None),
         "gpu_power_w": mean_s(list(power.values())),
     }
+
+
+SPAN = "span of minutes"
+"""Basis of a comparison of rollups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -602,11 +669,33 @@ class ReplayComparison:
     outcomes: Mapping[str, tuple[int, int, int]]
     """Number of pairs in which only the first was bad, in which only the other was bad, and of all
     pairs, by name in OUTCOMES."""
+    basis: str = "prompt"
+    """Unit of the pairs: a prompt, or a span of minutes of rollups, which are compared on the same
+    labels, adapters and contexts."""
 
 
 def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison, ...]:
-    """Compare two replays by condition, where both asked the same prompts."""
+    """Compare two replays by condition, where both asked the same prompts, or two fleets."""
     out = []
+    if first.rollups is not None and other.rollups is not None:
+        ratio = ratio_of_rollups(first.rollups, other.rollups)
+        return (
+            ()
+            if ratio is None
+            else (
+                ReplayComparison(
+                    first=first.label,
+                    other=other.label,
+                    condition=FLEET,
+                    load=NOT_RECORDED,
+                    length_ratio=ratio,
+                    tpot_ratio=None,
+                    same_text=(0, 0),
+                    outcomes={},
+                    basis=SPAN,
+                ),
+            )
+        )
     mine, theirs = grouped(first.rows), grouped(other.rows)
     for cell in first.cells:
         key = (cell.condition, cell.concurrency, cell.rate)

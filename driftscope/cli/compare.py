@@ -66,6 +66,7 @@ def compare(
     from driftscope.pipeline import compare as compare_runs
     from driftscope.trace.manifest import read_manifest
     from driftscope.trace.reader import losses_of
+    from driftscope.trace.runs import is_rollups
     from driftscope.trace.status import read_statuses
     from driftscope_reports.terminal import show_comparison
 
@@ -81,6 +82,8 @@ def compare(
         return
     names = labels_of([first, second], label)
     for name, run in zip(names, (first, second), strict=True):
+        if is_rollups(run):
+            continue
         for loss in losses_of(read_statuses(run), read_manifest(run).lost):
             typer.echo(f"warning: {shown(f'{name}: {loss}')}", err=True)
     if both_replays(first, second):

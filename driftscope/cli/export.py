@@ -24,12 +24,19 @@ def export(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="speculation-profile (JSON 1.0, which Dynamo's simulator reads), or sps-table "
-            "(step costs for SGLang's DSpark planner).",
+            help="speculation-profile (JSON 1.0, which Dynamo's simulator reads), sps-table "
+            "(step costs for SGLang's DSpark planner), or rollup (sums by minute, as Parquet).",
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write, - for stdout; for a rollup a folder, or a URI such as "
+            "s3://bucket/folder.",
+        ),
     ],
     where: Annotated[
         str | None,
@@ -38,11 +45,17 @@ def export(
             help="Only the rounds that meet a condition, see `analyze`.",
         ),
     ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of the replica in a rollup; default: directory name."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was written as JSON.")
     ] = False,
 ) -> None:
-    """Write a recorded run for other tools."""
+    """Write a recorded run for other tools, or its sums by minute for a fleet."""
     import sys
 
     from driftscope.boundary.files import STDOUT
@@ -53,8 +66,8 @@ def export(
 
     if as_json and output == STDOUT:
         raise UsageError("--json and -o - both print to stdout; give -o a file")
-    write_as(form, run, output, where)
+    written = write_as(form, run, output, where=where, label=label)
     if as_json:
-        typer.echo(files_text([output]), nl=False)
+        typer.echo(files_text(written), nl=False)
     elif output != STDOUT:
-        sys.stderr.write(f"written: {shown(str(output))}\n")
+        sys.stderr.writelines(f"written: {shown(path)}\n" for path in written)

@@ -39,6 +39,7 @@ from driftscope.analysis.replays import (
     BOUNDS,
     GOOD,
     NO_INTERVAL,
+    SPAN,
     Cell,
     ReplayComparison,
     ReplaySummary,
@@ -350,14 +351,15 @@ _PAIRED: Need[ReplayCase] = Need(
     "replay's baseline: the 95% interval of the ratio, over prompts, lies below 1.",
     need=Need(
         words="a replay of several conditions whose server reports its rounds",
-        met=lambda case: any(c.length_ratio is not None for c in case.run.cells),
+        met=lambda case: any(c.length_ratio and not c.totals for c in case.run.cells),
     ),
 )
 def conditions_cost(case: ReplayCase) -> Finding | None:
     """Find conditions in which a round yields fewer tokens than in the baseline, prompt by
     prompt."""
     run = case.run
-    lower = [(cell, r) for cell in run.cells if (r := cell.length_ratio) and r.differs]
+    cells = [cell for cell in run.cells if not cell.totals]
+    lower = [(cell, r) for cell in cells if (r := cell.length_ratio) and r.differs]
     lower = sorted(((c, r) for c, r in lower if r.value < 1), key=lambda pair: pair[1].value)
     if not lower:
         return None
@@ -413,17 +415,18 @@ def replays_differ(case: ReplayCase) -> Finding | None:
         return None
     ratio, pair = min(ratios, key=lambda found: found[0].value)
     less = ratio.value < 1.0
-    label = case.run.label
+    label, pairs = case.run.label, count(ratio.pairs, pair.basis)
+    alike = "labels, adapters and contexts" if pair.basis == SPAN else pairs
+    where = f'on the same {alike}, in "{pair.condition}"'
     return Finding(
         severity=Severity.MEDIUM if less else Severity.INFO,
         runs=(case.reference.label, label),
         statement=f"{label} yields {number(ratio.value)}× the tokens per round of "
-        f"{case.reference.label}{between(ratio.interval)} on the same "
-        f'{count(ratio.pairs, "prompt")}, in "{pair.condition}"',
+        f"{case.reference.label}{between(ratio.interval)} {where}",
         evidence={**figure("ratio", ratio.value, ratio.interval), "pairs": ratio.pairs},
         confidence=Trust.HIGH if ratio.pairs >= FEW_REQUESTS else Trust.LOW,
-        because=f"the interval over {count(ratio.pairs, 'pair')} of prompts does not contain 1, "
-        "also at the level of all conditions together",
+        because=f"the interval over {pairs} does not contain 1, also at the level of all "
+        "conditions together",
         advice=f"Serve as {case.reference.label if less else label} was served. To see why, record "
         "both with `driftscope serve` and compare those runs.",
     )

@@ -6,9 +6,10 @@ from collections import Counter
 
 from driftscope.analysis.circumstances import Group, kept_of, usable
 from driftscope.analysis.comparability import Claim, comparability_of_parts
-from driftscope.analysis.number_words import count, listed, number, percent
+from driftscope.analysis.number_words import between, count, listed, number, percent
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
-from driftscope.findings.case import Case, Need, Threshold, entry
+from driftscope.findings.case import Case, Need, ReplayCase, Threshold, entry
 from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 
 RANKS_APART = Threshold(
@@ -108,6 +109,68 @@ def replica_differs(case: Case) -> Finding | None:
         advice=f"Restart replica {worst.name}, and compare its versions, weights and flags with "
         f"those of replica {best.name}: `--where 'replica = {worst.name}'` analyses it alone.",
         cost_tps=case.cost_of_losing([worst], best.mean_length),
+    )
+
+
+def _beside_others(case: ReplayCase) -> list[tuple[str, float, Interval]]:
+    """Return the fleet's replicas with the share of the tokens that they keep of those that the
+    others accept on the same kinds of rounds, the worst first."""
+    found = []
+    for cell in case.run.cells if case.run.rollups is not None else ():
+        ratio, length = cell.length_ratio, cell.mean_length
+        if ratio is None or ratio.interval is None or length is None:
+            continue
+        others = length / ratio.value
+        if others > 1.0:  # a ratio of lengths has the target's own token on both sides
+            kept, low, high = (
+                max(0.0, (others * part - 1.0) / (others - 1.0))
+                for part in (ratio.value, ratio.interval.low, ratio.interval.high)
+            )
+            if (spread := Interval.of(low, high)) is not None:
+                found.append((cell.condition, kept, spread))
+    return sorted(found, key=lambda replica: replica[1])
+
+
+@entry(
+    about=ReplayCase,
+    title="A replica of a fleet accepts less than the others",
+    topic=Topic.WHERE,
+    meaning="In the rollups of a fleet, a replica accepts clearly fewer tokens than the others do "
+    "at the same depths of the same labels, adapters and contexts. The interval is over spans of "
+    "time, includes how much healthy replicas differ, and holds for all replicas together.",
+    thresholds=(REPLICA_BELOW,),
+    need=Need[ReplayCase](
+        words="rollups of two replicas that served the same kinds of requests, over 5 or more "
+        "spans of minutes",
+        met=lambda case: bool(_beside_others(case)),
+    ),
+)
+def fleet_replica_differs(case: ReplayCase) -> Finding | None:
+    """Find replicas of a fleet that accept clearly less than the others."""
+    ranked = _beside_others(case)
+    below = [one for one in ranked if one[1] < REPLICA_BELOW.value and one[2].high < 1.0]
+    if not below:
+        return None
+    name, kept, spread = below[0]
+    more = f"; so do {listed([other for other, *_ in below[1:]])}" if len(below) > 1 else ""
+    others = len(ranked) - 1
+    return Finding(
+        severity=Severity.MEDIUM,
+        answer=Answer.NO,
+        statement=f"{name} accepts {percent(kept)}{between(spread)} of the tokens "
+        f"that {count(others, 'other replica')} accept on the same labels, adapters and contexts"
+        f"{more}",
+        evidence={
+            **figure("kept", kept, spread),
+            "below": len(below),
+            "replicas": len(ranked),
+            "threshold": REPLICA_BELOW.value,
+        },
+        confidence=Trust.HIGH if spread.high < REPLICA_BELOW.value else Trust.MEDIUM,
+        because=f"the interval holds for all {count(len(ranked), 'replica')} together, and "
+        "includes how minutes and healthy replicas differ",
+        advice=f"Compare version, weights, flags and hardware of {name} with another replica's, "
+        "and restart it. `driftscope analyze RUN` of its own run says why it accepts less.",
     )
 
 

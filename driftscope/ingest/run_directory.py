@@ -18,12 +18,12 @@ from driftscope.analysis.replays import INGESTED, TOTALS, FileTotals, to_workloa
 from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT
 from driftscope.errors import TraceError, UsageError
 from driftscope.ingest.base import THIS_RUN, Figures, Histogram, Reader, RequestCounts
-from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest
+from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest, client_manifest
 from driftscope.trace.records import ClientRow
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client.recording import QUEUE_ROWS, manifest_of, new_run_id
+from driftscope.workloads.client.recording import QUEUE_ROWS, new_run_id
 
 WHOLE = "all requests"
 """Condition of requests whose part the file does not name."""
@@ -108,7 +108,7 @@ def _manifest(
         *_notes(found),
     )
     facts = {"version": reader.title}
-    return manifest_of(new_run_id(), facts, {INGESTED: ingested}, notes)
+    return client_manifest(new_run_id(), facts, {INGESTED: ingested}, notes)
 
 
 def _notes(found: Sequence[Figures]) -> tuple[str, ...]:

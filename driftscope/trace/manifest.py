@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,8 +32,9 @@ from driftscope.boundary.json_document import read_document
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
 from driftscope.trace.records import SCHEMA_VERSION, edge_faults
 from driftscope.trace.status import read_faults
+from driftscope.version import __version__
 from driftscope.vocabulary import MANIFEST as MANIFEST
-from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT, Strategy
+from driftscope.vocabulary import SINK_DEFAULT, SINK_FOUND, SINK_SOUGHT, Strategy
 
 if TYPE_CHECKING:
     pass
@@ -223,6 +225,42 @@ class Manifest:
     def to_json(self) -> str:
         """Return stable JSON: sorted keys, indented, newline at the end."""
         return strict_json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+def client_manifest(
+    run_id: str,
+    facts: Mapping[str, Any],
+    workload: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+    *,
+    created_s: float | None = None,
+) -> Manifest:
+    """Return a manifest that describes a workload and its server from outside, made now by default;
+    fields that only an engine knows are empty."""
+    unknown = {"architecture": "", "config_digest": "", "dtype": ""}
+    return Manifest(
+        run_id=run_id,
+        created_s=time.time() if created_s is None else created_s,
+        driftscope_version=__version__,
+        engine=CLIENT,
+        engine_version=str(facts.get("version") or ""),
+        runner=CLIENT,
+        mode="",
+        recording=CLIENT,
+        method="",
+        k=0,
+        target=Model(name=str(facts.get("model") or ""), **unknown),
+        drafter=Model(name="", **unknown),
+        norm_flags={},
+        drafter_layers=0,
+        attention_backend="",
+        kv_cache_dtype="",
+        attention_strategy=Strategy.NONE,
+        sink_tokens=0,
+        sink_source=SINK_DEFAULT,
+        notes=notes,
+        workload={"server": dict(facts), **workload},
+    )
 
 
 def read_manifest(run: Path) -> Manifest:

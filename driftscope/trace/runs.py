@@ -4,6 +4,7 @@
     found(Path("latest"))           the newest run of a probe in DEFAULT_FOLDERS
     found(Path("FOLDER/latest"))    the newest run of a probe in FOLDER
     found(Path("FOLDER"))           NotATraceError, which offers the runs in FOLDER
+    found(Path("ROLLUPS"))          ROLLUPS itself: a folder of rollups, or a URI
     search(folder)                  run directories, by the names of their files alone
     entry_of(run)                   the facts that a list of runs shows, without an analysis
     remove(run)                     real directories only, never through a link, none in use
@@ -34,6 +35,9 @@ LATEST = "latest"
 """Name that stands for the newest run."""
 DEFAULT_FOLDERS = (Path("driftscope-runs"), Path("driftscope-pays"))
 """Folders that `serve`, `replay`, `pays` and `demo` write to."""
+ROLLUP = ".rollup.parquet"
+"""Ending of the names of rollups, see `driftscope.trace.rollups`."""
+_URI = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
 DEPTH = 3
 """Levels below a folder that are searched: `pays` writes FOLDER/TIME/LABEL/server."""
 MAX_FOLDERS = 10_000
@@ -282,6 +286,23 @@ def newest(folders: Sequence[Path]) -> Path | None:
     return next(of_probes, runs[0] if runs else None)
 
 
+def uri_of(path: Path) -> str | None:
+    """Return the URI that a path stands for, such as s3://bucket/folder, of which a Path keeps one
+    slash; None for any other path."""
+    match = _URI.fullmatch(str(path))
+    return match and f"{match[1]}://{'/' if match[1] == 'file' else ''}{match[2]}"
+
+
+def is_rollups(path: Path) -> bool:
+    """Whether a path names rollups: a URI, or a folder that is no run and has such files up to two
+    levels below it."""
+    if uri_of(path):
+        return True
+    here = path.is_dir() and not (path / MANIFEST).exists()
+    patterns = (f"*{ROLLUP}", f"*/*{ROLLUP}", f"*/*/*{ROLLUP}")
+    return here and any(next(path.glob(each), None) is not None for each in patterns)
+
+
 def found(path: Path) -> Path:
     """Return the run or the file that a user named; see the table at the top.
 
@@ -294,7 +315,7 @@ def found(path: Path) -> Path:
             return run
         where = f"{', '.join(map(str, DEFAULT_FOLDERS))} below this folder" if bare else path.parent
         raise NotATraceError(f"{path}: there is no run in {where}; give a run directory")
-    if (path / MANIFEST).exists() or (path.exists() and not path.is_dir()):
+    if (path / MANIFEST).exists() or (path.exists() and not path.is_dir()) or is_rollups(path):
         return path
     if not path.exists():
         beside = _offer(path.parent)

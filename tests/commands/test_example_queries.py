@@ -15,8 +15,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from support.command import run_command
 from support.distributions import CHECKOUT, PROJECTS, SOURCES
 from support.prometheus import promtool, tool
+from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.query.record_views import open_run
@@ -227,7 +229,9 @@ def test_the_page_on_kubernetes_names_what_there_is() -> None:
     page, settings = (
         (CHECKOUT / "docs" / name).read_text() for name in ("kubernetes.md", "configuration.md")
     )
-    values, monitor = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    values, monitor, sidecar = map(
+        yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    )
     (model,) = values["servingEngineSpec"]["modelSpec"]
     given = {entry["name"]: entry["value"] for entry in model["env"]}
     for name in re.findall(r"DRIFTSCOPE_\w+", page):
@@ -237,9 +241,28 @@ def test_the_page_on_kubernetes_names_what_there_is() -> None:
     assert [mount["name"]] == [volume["name"] for volume in model["extraVolumes"]]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     (address,) = endpoint["relabelings"]
+    (sidecar_mount,) = sidecar[0]["volumeMounts"]
+    assert {**mount, "readOnly": True} == sidecar_mount
     host, _, port = given["DRIFTSCOPE_PROMETHEUS"].rpartition(":")
     assert host == "0.0.0.0", "Prometheus is in another pod"
     assert address["replacement"].endswith(f":{port}")
+
+
+@pytest.mark.process
+def test_the_sidecar_of_the_page_exports_a_run_that_analyze_reads(tmp_path: Path) -> None:
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    sidecar = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[-1])[0]
+    (script,) = sidecar["args"]
+    write_run(tmp_path / "runs" / "one", Spec())
+    script = script.replace("/driftscope/", f"{tmp_path}/runs/").replace("sleep 300", "exit")
+    script = script.replace("s3://fleet/rollups", f"{tmp_path}/store")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "POD_NAME": "pod-7"}
+    subprocess.run([*sidecar["command"], script], env=environ, check=True, capture_output=True)
+    (day,) = (tmp_path / "store").iterdir()
+    done = run_command("analyze", day, "-o", tmp_path / "report.html")
+    assert done.returncode == 0, done.stderr
+    assert "pod-7" in done.stdout
 
 
 @pytest.mark.process

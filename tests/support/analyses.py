@@ -13,13 +13,13 @@ from support.runs import START_S, Spec, write_rows, write_run
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, Inputs, analyze
+from driftscope.trace.manifest import client_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import ClientRow
 from driftscope.trace.status import Status, status_path
 from driftscope.trace.texts import TEXTS, TextFile
 from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client.recording import manifest_of
 
 BASELINE = "as asked"
 
@@ -69,7 +69,7 @@ def client_row(order: int, **values: Any) -> ClientRow:
 def write_replay(run: Path, rows: Iterable[ClientRow], **workload: Any) -> Path:
     """Write a replay's closed run directory."""
     server = {"model": "m", "url": "http://x/v1", "kv_tokens": 8192, "max_model_len": 1024}
-    create_run(run, manifest_of("abc", server, {"baseline": BASELINE, **workload}, ()))
+    create_run(run, client_manifest("abc", server, {"baseline": BASELINE, **workload}, ()))
     write_rows(run, "client-1", rows)
     status = Status(source="client-1", closed=True, flushed_s=START_S)
     status_path(run, status.source).write_text(status.to_json())

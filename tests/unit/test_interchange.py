@@ -99,7 +99,7 @@ def test_a_run_of_several_k_has_no_profile_and_one_k_of_it_has(tmp_path: Path) -
     run = simulate(tmp_path / "run", truth)
     with pytest.raises(NoDataError, match=r"describes one K.*--where 'k = 7'"):
         write_as(Interchange.SPECULATION_PROFILE, run, tmp_path / "p.json")
-    write_as(Interchange.SPECULATION_PROFILE, run, tmp_path / "p.json", "k = 7")
+    write_as(Interchange.SPECULATION_PROFILE, run, tmp_path / "p.json", where="k = 7")
     assert json.loads((tmp_path / "p.json").read_text())["num_speculative_tokens"] == 7
 
 

@@ -25,6 +25,7 @@ from driftscope.metrics.acceptance import mean_length
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import WAS_SIMULATED, read_manifest
 from driftscope.trace.records import ClientRow
+from driftscope.trace.runs import is_rollups
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.replay import Done, Watcher, require_answers
 from driftscope.workloads.suites.plan import Shot
@@ -153,7 +154,7 @@ def _indented(words: str) -> str:
 
 def both_replays(first: Path, second: Path) -> bool:
     """Whether both runs are replays; raises MixedTraceError if only one is."""
-    kinds = {is_replay(read_manifest(run)) for run in (first, second)}
+    kinds = {is_rollups(run) or is_replay(read_manifest(run)) for run in (first, second)}
     if len(kinds) > 1:
         raise MixedTraceError(
             f"{first}, {second}: a replay and a probe's run, which measure different things; "
@@ -195,7 +196,8 @@ def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: boo
     for run in analysis.senders:
         if run.manifest.is_simulated:
             raise NoDataError(f"{run.label}: {WAS_SIMULATED}; it is compared with nothing")
-    sums = [run.label for run in analysis.senders if not run.has_rows]
+    compared = {label for pair in analysis.versus for label in (pair.first, pair.other)}
+    sums = [r.label for r in analysis.senders if not r.has_rows and r.label not in compared]
     if sums and not (words := difference_sentence(*analysis.senders)):
         raise NoDataError(
             f"{listed(sums)}: cannot tell how the runs compare: no per-request rows, sums only; "

@@ -14,13 +14,12 @@ from typing import Any
 import psutil
 
 from driftscope.errors import TraceError
-from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest, Model
+from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest
 from driftscope.trace.records import ClientRow, ResourceRow
 from driftscope.trace.texts import TextFile
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run, unwritable
-from driftscope.version import __version__
-from driftscope.vocabulary import SINK_DEFAULT, Ended, Strategy
+from driftscope.vocabulary import Ended
 from driftscope.workloads.client.answer import UNCHECKED, outcome_of
 from driftscope.workloads.client.sending import Sent
 from driftscope.workloads.suites.plan import Shot
@@ -90,37 +89,6 @@ row."""
 def new_run_id() -> str:
     """Return a unique run id; its first digits are part of the requests' ids."""
     return uuid.uuid4().hex
-
-
-def manifest_of(
-    run_id: str, facts: Mapping[str, Any], workload: Mapping[str, Any], notes: tuple[str, ...]
-) -> Manifest:
-    """Return a manifest that describes the workload and the server; fields that only an engine
-    knows are empty."""
-    unknown = {"architecture": "", "config_digest": "", "dtype": ""}
-    return Manifest(
-        run_id=run_id,
-        created_s=time.time(),
-        driftscope_version=__version__,
-        engine=CLIENT,
-        engine_version=str(facts.get("version") or ""),
-        runner=CLIENT,
-        mode="",
-        recording=CLIENT,
-        method="",
-        k=0,
-        target=Model(name=str(facts.get("model") or ""), **unknown),
-        drafter=Model(name="", **unknown),
-        norm_flags={},
-        drafter_layers=0,
-        attention_backend="",
-        kv_cache_dtype="",
-        attention_strategy=Strategy.NONE,
-        sink_tokens=0,
-        sink_source=SINK_DEFAULT,
-        notes=notes,
-        workload={"server": dict(facts), **workload},
-    )
 
 
 def open_run(run: Path, manifest: Manifest) -> TraceWriter:

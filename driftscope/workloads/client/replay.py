@@ -17,13 +17,13 @@ from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT, kind_of_text
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, NoDataError, PeerError, UsageError
+from driftscope.trace.manifest import client_manifest
 from driftscope.trace.records import ClientRow
 from driftscope.trace.status import Status
 from driftscope.trace.texts import TEXTS, TextFile
 from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import REPLAY_LABEL, Ended
 from driftscope.workloads.client.recording import (
-    manifest_of,
     new_run_id,
     open_run,
     row_of,
@@ -295,7 +295,7 @@ class _Session:
             name: self._access.recorded(value) if isinstance(value, str) else value
             for name, value in self._facts.to_dict().items()
         }
-        return manifest_of(self._id, facts, workload, notes)
+        return client_manifest(self._id, facts, workload, notes)
 
     async def go(
         self,
