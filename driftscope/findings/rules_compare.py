@@ -700,6 +700,8 @@ def replayed(case: ReplayCase) -> Finding:
     vague = _vague(run.cells) and told is None
     few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS if run.has_rows else vague
     more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS
+    if run.rollups is not None:
+        more = "Export more minutes with `driftscope export RUN --format rollup`: 25 at the least."
     return Finding(
         answer=Answer.NO if few else None,
         headline=Headline.TOO_LITTLE_DATA if few else Headline.LENGTH,

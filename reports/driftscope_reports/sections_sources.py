@@ -290,7 +290,9 @@ def _cells(analysis: Analysis) -> Markup:
         for run in analysis.senders
         for cell in run.cells
     ]
-    return table(_CELLS, rows, words=2, caption="Replays by condition and load", sortable=True)
+    of_fleets = any(run.rollups for run in analysis.senders)
+    head = [name.replace("baseline", "the others") if of_fleets else name for name in _CELLS]
+    return table(head, rows, words=2, caption="Replays by condition and load", sortable=True)
 
 
 def _answered(cell: Cell) -> str:

@@ -177,6 +177,8 @@ FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
 
 _SEGMENTS = 12
 """Most segments of each run that are listed."""
+_CELLS = 40
+"""Most conditions of each replay that are listed; a fleet's replicas are the worst first."""
 
 
 def render(analysis: Analysis) -> RenderableType:
@@ -273,10 +275,11 @@ def _senders(analysis: Analysis) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("replay", "condition"):
         table.add_column(name)
-    for name in ("load", "tokens/round", "to baseline", "per token", "tokens/s", "first token"):
+    beside = "to the others" if any(run.rollups for run in analysis.senders) else "to baseline"
+    for name in ("load", "tokens/round", beside, "per token", "tokens/s", "first token"):
         table.add_column(name, justify="right")
     for run in analysis.senders:
-        for cell in run.cells:
+        for cell in run.cells[:_CELLS]:
             cells = (
                 run.label,
                 cell.condition,
@@ -288,6 +291,8 @@ def _senders(analysis: Analysis) -> Table:
                 milliseconds(cell.ttft_s),
             )
             table.add_row(*(Text(shown(cell)) for cell in cells))
+        if (left := len(run.cells) - _CELLS) > 0:
+            table.add_row(Text(shown(run.label)), f"and {left:,} more in the report")
     return table
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from driftscope.analysis.comparability import Claim
-from driftscope.analysis.number_words import listed, number
-from driftscope.analysis.replays import BOUNDS, ReplaySummary, is_replay
+from driftscope.analysis.number_words import between, listed, number
+from driftscope.analysis.replays import BOUNDS, SPAN, ReplaySummary, is_replay
 from driftscope.boundary.json_document import REPLAY, text
 from driftscope.boundary.text import shown
 from driftscope.cli import run_reports
@@ -197,6 +197,13 @@ def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: boo
         if run.manifest.is_simulated:
             raise NoDataError(f"{run.label}: {WAS_SIMULATED}; it is compared with nothing")
     compared = {label for pair in analysis.versus for label in (pair.first, pair.other)}
+    for pair in analysis.versus:
+        if pair.basis == SPAN and pair.length_ratio is not None:
+            ratio = pair.length_ratio
+            say(
+                f"{pair.other} yields {number(ratio.value)}× the tokens per round of {pair.first}"
+                f"{between(ratio.interval)} on the same labels, adapters, contexts and depths"
+            )
     sums = [r.label for r in analysis.senders if not r.has_rows and r.label not in compared]
     if sums and not (words := difference_sentence(*analysis.senders)):
         raise NoDataError(
