@@ -155,6 +155,11 @@ def _indented(words: str) -> str:
 def both_replays(first: Path, second: Path) -> bool:
     """Whether both runs are replays; raises MixedTraceError if only one is."""
     kinds = {is_rollups(run) or is_replay(read_manifest(run)) for run in (first, second)}
+    if len(kinds) > 1 and (is_rollups(first) or is_rollups(second)):
+        raise MixedTraceError(
+            f"{first}, {second}: rollups and a run's rows; export the run with `driftscope export "
+            "RUN --format rollup -o FOLDER`, and compare the folders"
+        )
     if len(kinds) > 1:
         raise MixedTraceError(
             f"{first}, {second}: a replay and a probe's run, which measure different things; "

@@ -132,6 +132,11 @@ def test_two_days_are_compared_on_the_kinds_of_rounds_that_both_have(fleets: Pat
     assert json_day["interval"]["low"] < 1.0 < json_day["interval"]["high"]
 
 
+def test_rollups_and_a_run_are_not_compared(run: Path, fleets: Path) -> None:
+    done = run_command("compare", fleets / "healthy", run)
+    assert_fails(done, 1, "export the run with `driftscope export RUN --format rollup")
+
+
 def _changed(name: str, value: object) -> Callable[[pa.Table], pa.Table]:
     def change(rows: pa.Table) -> pa.Table:
         column = pa.array([value] * rows.num_rows, SCHEMA.field(name).type)
