@@ -388,7 +388,14 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
     """Return the groups of a run; the tables come from the passes of the same names."""
     by_text, loops = text_rounds(run), loops_of(run)
     rounds = run.rounds
-    quarter = _quarters(run)
+    # The quarter of the run of each row of rounds, [rows], named so that the names sort by
+    # time.
+    began, drafted = run.first_s, rounds.rounds > 0
+    first, last = began[drafted].min(initial=np.inf), began[drafted].max(initial=-np.inf)
+    lasted = max(float(last - first), np.finfo(np.float64).tiny)
+    part = np.clip((began - first) / lasted * QUARTERS, 0, QUARTERS - 1).astype(int)
+    names = np.array([f"quarter {n + 1}" for n in range(QUARTERS)])
+    quarter = np.asarray(names[part])
     labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
     known = run.requests.finished[rounds.request]
     labelled = rounds.where(known)
@@ -445,17 +452,6 @@ def _by_temperature(run: Sums) -> Iterator[Group]:
     degrees = run.requests.temperature[rounds.request]
     for temperature in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
         yield group_of(f"{temperature:g}", rounds.where(degrees == temperature))
-
-
-def _quarters(run: Sums) -> NDArray[np.str_]:
-    """Return the quarter of the run of each row of rounds, [rows], named so that the names sort by
-    time."""
-    begin, there = run.first_s, run.rounds.rounds > 0
-    first, last = begin[there].min(initial=np.inf), begin[there].max(initial=-np.inf)
-    lasted = max(float(last - first), np.finfo(np.float64).tiny)
-    part = np.clip((begin - first) / lasted * QUARTERS, 0, QUARTERS - 1).astype(int)
-    names = np.array([f"quarter {n + 1}" for n in range(QUARTERS)])
-    return np.asarray(names[part])
 
 
 def _shares(

@@ -386,7 +386,16 @@ def named_of(
     requests: Requests, per: PerRequest, chosen: NDArray[np.int64], rounds: pa.Table
 ) -> tuple[NamedRequest, ...]:
     """Return the rows of the table; `rounds` has the rounds of `chosen`, and possibly of others."""
-    strips = _strips(rounds, requests, chosen)
+    codes, wanted = requests.codes(rounds), set(chosen.tolist())
+    verified, accepted = ints(rounds, "verified").tolist(), ints(rounds, "accepted").tolist()
+    signs: dict[int, list[str]] = {}
+    for at, request in enumerate(codes.tolist()):
+        if request in wanted:
+            signs.setdefault(request, []).append(str(accepted[at]) if verified[at] else "-")
+    strips = {
+        request: " ".join(all_of[:MAX_ROUNDS]) + (" …" if len(all_of) > MAX_ROUNDS else "")
+        for request, all_of in signs.items()
+    }
     return tuple(
         NamedRequest(
             request=_name(requests, code),
@@ -473,19 +482,6 @@ def _mass(chain: Mapping[str, Any], column: str) -> Floats | None:
         return None
     by_layer = np.asarray(chain[column]).reshape(-1, max(int(chain["layers"]), 1))
     return _short(finite_mean(by_layer, axis=1).tolist(), 3)
-
-
-def _strips(rounds: pa.Table, requests: Requests, chosen: NDArray[np.int64]) -> dict[int, str]:
-    codes, wanted = requests.codes(rounds), set(chosen.tolist())
-    verified, accepted = ints(rounds, "verified").tolist(), ints(rounds, "accepted").tolist()
-    signs: dict[int, list[str]] = {}
-    for at, code in enumerate(codes.tolist()):
-        if code in wanted:
-            signs.setdefault(code, []).append(str(accepted[at]) if verified[at] else "-")
-    return {
-        code: " ".join(all_of[:MAX_ROUNDS]) + (" …" if len(all_of) > MAX_ROUNDS else "")
-        for code, all_of in signs.items()
-    }
 
 
 def _name(requests: Requests, code: int) -> str:

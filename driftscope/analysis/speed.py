@@ -194,7 +194,14 @@ def _speed(
     found = paired_ratio(*_in_order((other, own), quantity, clock))
     if found is None or found.interval is None:
         return None
-    effect = measured_effect(_by_round(other, own, quantity, clock))
+    # The logarithm of the speed in each round.
+    rates = [
+        paired_ratio(_sums(theirs, quantity, clock), _sums(rows, quantity, clock))
+        for rows, theirs in _in_rounds(other, own)
+    ]
+    effect = measured_effect(
+        [math.log(speed.value) for speed in rates if speed is not None and speed.value > 0]
+    )
     interval = with_run_effect(found.value, found.interval, effect=effect, starts=starts)
     odd, steady = 0, _steady(other, own, quantity, clock)
     if steady is not None:
@@ -271,12 +278,3 @@ def _value(rows: Sequence[Row], quantity: str, sums: PairSums) -> float:
     if quantity == THROUGHPUT:
         return throughput_of(rows) or math.nan
     return sum(top for top, _ in sums.values()) / sum(bottom for _, bottom in sums.values())
-
-
-def _by_round(other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str) -> list[float]:
-    """Return the logarithm of the speed in each round."""
-    found = [
-        paired_ratio(_sums(theirs, quantity, clock), _sums(rows, quantity, clock))
-        for rows, theirs in _in_rounds(other, own)
-    ]
-    return [math.log(speed.value) for speed in found if speed is not None and speed.value > 0]

@@ -712,19 +712,15 @@ def replayed(case: ReplayCase) -> Finding:
 
 def _sent(run: ReplaySummary) -> str:
     if run.planned is None:
-        return _sums(run)
+        # The figures of a file that holds sums only.
+        cell = run.cells[0]
+        rounds = "" if cell.rounds is None else f" of {count(cell.rounds, 'round')}"
+        parts = ", ".join(_cell_figures(cell)) or "no acceptance length and no time per token"
+        without = without_interval(cell)
+        return f"holds sums{rounds}: {parts} in {cell.condition}{without and f' ({without})'}"
     answered = f"answered {run.ended.get(Ended.ANSWERED, 0):,} of {count(run.planned, 'request')}"
     figures = ", ".join(_cell_figures(run.cells[0])) if run.cells else ""
     return f'{answered}: {figures} in "{run.cells[0].condition}"' if figures else answered
-
-
-def _sums(run: ReplaySummary) -> str:
-    """Return the figures of a file that holds sums only."""
-    cell = run.cells[0]
-    rounds = "" if cell.rounds is None else f" of {count(cell.rounds, 'round')}"
-    figures = ", ".join(_cell_figures(cell)) or "no acceptance length and no time per token"
-    without = without_interval(cell)
-    return f"holds sums{rounds}: {figures} in {cell.condition}{without and f' ({without})'}"
 
 
 def _vague(cells: Sequence[Cell]) -> bool:

@@ -263,19 +263,17 @@ _TERMS = {
 
 def terms(runs: Sequence[RunSummary]) -> Markup:
     """Return the folded glossary, below what was served in plain words."""
-    content = macro(_TEMPLATE, "glossary", _plainly(runs) if runs else None, _TERMS.items())
+    served = None
+    if runs:
+        ks = sorted({k for run in runs for k in run.ks})
+        ahead = f"{ks[0]}" if len(ks) == 1 else f"up to {ks[-1]}"
+        kept = by_run(runs, [number(run.acceptance.mean_length - 1.0, 1) for run in runs])
+        tokens = "token" if ks == [1] else "tokens"
+        served = (
+            f"To answer faster, a small model drafts {ahead} {tokens} ahead and the large model "
+            f"verifies them in one step. On average {kept} of these draft tokens are accepted."
+        )
+    content = macro(_TEMPLATE, "glossary", served, _TERMS.items())
     return part(
         "fold", "terms", "New to this?", "The terms of this report in plain words.", content
-    )
-
-
-def _plainly(runs: Sequence[RunSummary]) -> str:
-    """Return what was served and the result, for a reader who knows none of the terms."""
-    ks = sorted({k for run in runs for k in run.ks})
-    ahead = f"{ks[0]}" if len(ks) == 1 else f"up to {ks[-1]}"
-    kept = by_run(runs, [number(run.acceptance.mean_length - 1.0, 1) for run in runs])
-    tokens = "token" if ks == [1] else "tokens"
-    return (
-        f"To answer faster, a small model drafts {ahead} {tokens} ahead and the large model "
-        f"verifies them in one step. On average {kept} of these draft tokens are accepted."
     )

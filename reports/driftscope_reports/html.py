@@ -33,14 +33,13 @@ def to_html(analysis: Analysis, *, command: str | None = None) -> str:
 
 def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
     """Return every section, in the order of the page."""
-    made = [_without_empty(make(analysis)) for make in _SECTIONS] if analysis.runs else []
+    made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
+    drawn = [
+        replace(section, pictures=[p for p in section.pictures if has_values(p.chart)])
+        for section in made
+    ]
     sent = replays(analysis)
-    return [*([sent] if sent else []), *made, provenance(analysis, command)]
-
-
-def _without_empty(section: Section) -> Section:
-    """Return a section without pictures in which no run has a value."""
-    return replace(section, pictures=[p for p in section.pictures if has_values(p.chart)])
+    return [*([sent] if sent else []), *drawn, provenance(analysis, command)]
 
 
 def pictures(analysis: Analysis) -> list[Picture]:
@@ -71,10 +70,8 @@ def _page(analysis: Analysis, command: str | None) -> str:
     made = sections(analysis, command)
     shown = {affected for section in made for affected in section.affects}
     notes = [noted for noted in analysis.notes if noted not in analysis.losses]
-    lead, first = (
-        conclusions.lead_picture(analysis),
-        [noted for noted in notes if noted.affects not in shown],
-    )
+    lead = conclusions.lead_picture(analysis)
+    first = [noted for noted in notes if noted.affects not in shown]
     main = [
         conclusions.opening(analysis, first),
         conclusions.answers(analysis.screen),
@@ -85,14 +82,13 @@ def _page(analysis: Analysis, command: str | None) -> str:
     content = Content(
         title=f"Drift report: {listed(analysis.labels)}",
         skip="Skip to the verdict",
-        contents=_contents(made),
+        contents=[
+            ("verdict", "Verdict"),
+            ("findings", "Findings"),
+            *((section.id, section.name) for section in made),
+        ],
         main=main,
         figures=figures_of([*([lead] if lead else []), *(p for s in made for p in s.pictures)]),
         stories=stories(analysis.runs),
     )
     return framed(content)
-
-
-def _contents(made: list[Section]) -> list[tuple[str, str]]:
-    sections = ((section.id, section.name) for section in made)
-    return [("verdict", "Verdict"), ("findings", "Findings"), *sections]

@@ -8,7 +8,6 @@ from pathlib import Path
 from markupsafe import Markup
 
 from driftscope.analysis.closeup import NAMED_EACH, NamedRequest, OpenedRequest
-from driftscope.analysis.figures.results import Recording
 from driftscope.analysis.number_words import (
     NOTHING,
     count,
@@ -412,10 +411,16 @@ def provenance(analysis: Analysis, command: str | None = None) -> Section:
         for name in (columns[0] if columns else ())
         if any(column[name] != NOTHING for column in columns)
     ]
+    manifests = [run.manifest for run in analysis.runs] or [s.manifest for s in analysis.senders]
+    manifests = manifests or ([analysis.plain.manifest] if analysis.plain else [])
+    engines = dict.fromkeys(f"{m.engine} {m.engine_version}".strip() for m in manifests)
+    targets = dict.fromkeys(_name(m.target) for m in manifests if m.target.name)
+    drafters = dict.fromkeys(_name(m.drafter) for m in manifests if m.drafter and m.drafter.name)
+    models = listed([*drafters])
     return Section(
         id="provenance",
         name="Provenance",
-        conclusion=_provenance_conclusion(analysis),
+        conclusion=f"{listed([*engines])}: {listed([*targets])} with {models or 'no drafter'}.",
         below=[
             *again,
             table(
@@ -428,20 +433,6 @@ def provenance(analysis: Analysis, command: str | None = None) -> Section:
     )
 
 
-def _provenance_conclusion(analysis: Analysis) -> str:
-    """Return engine, target and drafters in one line."""
-    manifests = [run.manifest for run in analysis.runs] or [s.manifest for s in analysis.senders]
-    manifests = manifests or ([analysis.plain.manifest] if analysis.plain else [])
-    engines = dict.fromkeys(
-        f"{manifest.engine} {manifest.engine_version}".strip() for manifest in manifests
-    )
-    drafters = dict.fromkeys(_name(m.drafter) for m in manifests if m.drafter and m.drafter.name)
-    targets = dict.fromkeys(
-        _name(manifest.target) for manifest in manifests if manifest.target.name
-    )
-    return f"{listed([*engines])}: {listed([*targets])} with {listed([*drafters]) or 'no drafter'}."
-
-
 def _name(model: Model) -> str:
     """Return a model's name; of a folder on the server, its last part."""
     return Path(model.name).name if model.name.startswith("/") else model.name
@@ -450,6 +441,7 @@ def _name(model: Model) -> str:
 def provenance_parts(run: RunSummary) -> dict[str, str]:
     """Return what identifies the run and how it was recorded, by name."""
     manifest, recording = run.manifest, run.recording
+    about = "about " if recording.looked_at is not None else ""
     flags = [name for name, value in sorted(manifest.norm_flags.items()) if value]
     sizes = {
         "tensor": manifest.tensor_parallel,
@@ -481,7 +473,7 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "meaning of depth": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
         "sampling": _sampling(manifest),
         "first chain, computed twice": _witnessed(manifest),
-        "chains": f"{recording.chains:,} recorded, {_verified(recording)} verified",
+        "chains": f"{recording.chains:,} recorded, {about}{recording.verified_chains:,} verified",
         "rows dropped": f"{recording.dropped:,}",
         "errors caught in hooks": f"{recording.errors:,}",
         "probe's memory on the device": NOTHING
@@ -545,8 +537,3 @@ def _sampling(manifest: Manifest) -> str:
     if manifest.budget is not None:
         return f"sampled so that the probe keeps within {percent(manifest.budget)} of the TPOT"
     return "every draft step recorded" if every == 1 else f"one draft step in {every} recorded"
-
-
-def _verified(recording: Recording) -> str:
-    about = "about " if recording.looked_at is not None else ""
-    return f"{about}{recording.verified_chains:,}"

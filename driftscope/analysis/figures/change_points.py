@@ -294,6 +294,7 @@ def _changes(series: Series, alpha: float) -> Changes | None:
         (weight * np.square(value - _line(series, value))).sum()
         < (weight * np.square(value - _one_step(adjusted, weight))).sum()
     )
+    fit = _line(series, value) if gradual else _one_step(adjusted, weight)
     return Changes(
         requests=n,
         points=tuple(_point(series, adjusted, before, after, at.p) for at, before, after in sides),
@@ -301,7 +302,7 @@ def _changes(series: Series, alpha: float) -> Changes | None:
         gradual=gradual if splits else None,
         clusters=len(np.unique(series.clusters)),
         keyed=series.cluster is not None and series.keyed,
-        autocorrelation=_beside_change(series, adjusted, gradual=gradual),
+        autocorrelation=autocorrelation(adjusted - weight * fit, weight),
         raw=_raw(series, adjusted, random),
     )
 
@@ -366,13 +367,24 @@ def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: flo
     known = series.cluster is not None and series.keyed
     session = series.clusters[both] if known else np.full(len(side), -1)
     going_on = paired_step(adjusted[both], series.rounds[both], session, side)
+    shared = sorted(set(series.labels[before]) & set(series.labels[after]))
+    mix, gaps = [], []
+    for label in shared:
+        sums = [
+            (series.tokens[part][mine].sum(), series.rounds[part][mine].sum())
+            for part in (before, after)
+            for mine in [series.labels[part] == label]
+        ]
+        (ta, na), (tb, nb) = sums
+        mix.append(na + nb)
+        gaps.append(tb / nb - ta / na)
     return ChangePoint(
         time_s=float(series.start_s[after.start]),
         before=lengths[0],
         after=lengths[1],
         difference=lengths[1] - lengths[0],
         interval=_step(series.tokens[both], *weights, side)[1],
-        same_mix=_same_mix(series, before, after),
+        same_mix=float(np.average(gaps, weights=mix)) if shared else None,
         p=p,
         adjusted=step[0],
         adjusted_interval=step[1],
@@ -429,21 +441,6 @@ def _step(
     return float(ratio.value[0]), spread[0] if spread else None
 
 
-def _same_mix(series: Series, before: slice, after: slice) -> float | None:
-    shared = sorted(set(series.labels[before]) & set(series.labels[after]))
-    weights, gaps = [], []
-    for label in shared:
-        sums = [
-            (series.tokens[part][mine].sum(), series.rounds[part][mine].sum())
-            for part in (before, after)
-            for mine in [series.labels[part] == label]
-        ]
-        (ta, na), (tb, nb) = sums
-        weights.append(na + nb)
-        gaps.append(tb / nb - ta / na)
-    return float(np.average(gaps, weights=weights)) if shared else None
-
-
 def _level(series: Series, part: slice) -> Level:
     tokens, rounds = series.tokens[part], series.rounds[part]
     code = np.unique(series.clusters[part], return_inverse=True)[1]
@@ -476,10 +473,3 @@ def _one_step(tokens: Matrix, rounds: Matrix) -> Matrix:
         return np.full(len(tokens), tokens.sum() / rounds.sum())
     lengths = [tokens[x].sum() / rounds[x].sum() for x in (slice(at), slice(at, None))]
     return np.asarray(np.repeat(lengths, [at, len(tokens) - at]))
-
-
-def _beside_change(series: Series, adjusted: Matrix, *, gradual: bool) -> float:
-    """Return the autocorrelation of neighbouring requests that is left beside one step or slope."""
-    value = adjusted / series.rounds
-    fit = _line(series, value) if gradual else _one_step(adjusted, series.rounds)
-    return autocorrelation(adjusted - series.rounds * fit, series.rounds)

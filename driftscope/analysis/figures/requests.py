@@ -149,7 +149,10 @@ def units_of(finished: pa.Table, at: Codes, requests: int, column: str | None = 
     plain = Units(unit=prompts, noun=_noun(of_prompt[1]), seen=seen, in_time=in_time, prompt=prompt)
     if in_time is None:
         return plain
-    unit, kinds = _combined(of_time, of_prompt)
+    lacks = np.array([name is None for name in of_time[0]], dtype=np.bool_)
+    joined, kinds = of_time[0].copy(), of_time[1].copy()
+    joined[lacks], kinds[lacks] = of_prompt[0][lacks], of_prompt[1][lacks]
+    unit = _codes(joined)
     if nested(unit, prompts):
         return plain
     crossed = None if nested(prompts, unit) else prompts
@@ -168,14 +171,6 @@ def _first(names: dict[str, Names], columns: tuple[str, ...], alone: Names) -> _
         found[there] = _objects([(column, name) for name in names[column][there]])
         kind[there] = NOUNS[column]
     return found, kind
-
-
-def _combined(first: _Found, second: _Found) -> tuple[Codes, Names]:
-    """Return the units by the first kind of name, or by the second where a request has no first."""
-    has = np.array([name is not None for name in first[0]], dtype=np.bool_)
-    names, kinds = first[0].copy(), first[1].copy()
-    names[~has], kinds[~has] = second[0][~has], second[1][~has]
-    return _codes(names), kinds
 
 
 def _names(finished: pa.Table, column: str, at: Codes, requests: int) -> Names:
@@ -464,25 +459,21 @@ def with_suspected(tables: Tables, requests: Requests) -> Requests:
     if len(looked_at) < 2:
         return requests
     beginning = np.full(len(requests), -1, dtype=np.int64)
-    beginning[looked_at] = _beginnings(tables, requests, looked_at)
+    # A number for each request, equal for equal first rounds; -1 for fewer rounds.
+    requests.show(tables.engine, SUSPECTS, looked_at, np.arange(len(looked_at)))
+    rows = tables.engine.rows(first_rounds(FIRST_ROUNDS))
+    rounds = np.full((len(looked_at), FIRST_ROUNDS, 2), -1, dtype=np.int64)
+    place = whole(rows, "cluster"), whole(rows, "nth")
+    for side, name in enumerate(("verified", "accepted")):
+        rounds[(*place, np.full(len(place[0]), side))] = whole(rows, name)
+    flat = rounds.reshape(len(looked_at), -1)
+    code = np.unique(flat, axis=0, return_inverse=True)[1].reshape(-1)
+    beginning[looked_at] = np.asarray(np.where((flat >= 0).all(axis=1), code, -1), dtype=np.int64)
     group = look_alikes(label, length, beginning)
     if group is None:
         return requests
     suspected = Units(unit=group, noun=SUSPECTED, suspected=True, prompt=units.prompt)
     return replace(requests, units=suspected)
-
-
-def _beginnings(tables: Tables, requests: Requests, looked_at: Codes) -> Codes:
-    """Return a number for each request, equal for equal first rounds; -1 for fewer rounds."""
-    requests.show(tables.engine, SUSPECTS, looked_at, np.arange(len(looked_at)))
-    rows = tables.engine.rows(first_rounds(FIRST_ROUNDS))
-    rounds = np.full((len(looked_at), FIRST_ROUNDS, 2), -1, dtype=np.int64)
-    place = whole(rows, "cluster"), whole(rows, "nth")
-    for at, name in enumerate(("verified", "accepted")):
-        rounds[(*place, np.full(len(place[0]), at))] = whole(rows, name)
-    flat = rounds.reshape(len(looked_at), -1)
-    code = np.unique(flat, axis=0, return_inverse=True)[1].reshape(-1)
-    return np.asarray(np.where((flat >= 0).all(axis=1), code, -1), dtype=np.int64)
 
 
 @cache

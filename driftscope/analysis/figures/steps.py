@@ -112,24 +112,20 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
     recorded = floats(step, "recorded") > 0
     steady = np.zeros(len(k), dtype=np.bool_)
     steady[1:] = (np.diff(k) == 0) & (np.diff(batch) == 0) & (np.diff(replica) == 0)
-    whole, drafting = _times(step)
+    # The times from end to end and of the drafter, without the probe, [steps] each; the first
+    # step has no time from end to end. A GPU's own clock is preferred to the host's, which
+    # does not wait for the GPU.
+    probe_s = floats(step, "probe_s")
+    whole = np.diff(floats(step, "time_s"), prepend=np.nan) - probe_s
+    on_gpu = floats(step, "gpu_draft_s") - np.nan_to_num(floats(step, "gpu_probe_s"))
+    busy = np.where(np.isfinite(on_gpu), on_gpu, floats(step, "draft_s") - probe_s)
+    drafting = np.maximum(busy, 0.0)
     keys = k * (int(batch.max(initial=0)) + 1) + batch
     cells = (
         _cell(np.flatnonzero(steady & (keys == key)), k, batch, recorded, whole, drafting)
         for key in np.unique(keys[steady])
     )
     return tuple(cell for cell in cells if cell is not None)
-
-
-def _times(step: pa.Table) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the times from end to end and of the drafter, without the probe, [steps] each; the
-    first step has no time from end to end. A GPU's own clock is preferred to the host's, which does
-    not wait for the GPU."""
-    probe_s = floats(step, "probe_s")
-    whole = np.diff(floats(step, "time_s"), prepend=np.nan) - probe_s
-    on_gpu = floats(step, "gpu_draft_s") - np.nan_to_num(floats(step, "gpu_probe_s"))
-    drafting = np.where(np.isfinite(on_gpu), on_gpu, floats(step, "draft_s") - probe_s)
-    return whole, np.maximum(drafting, 0.0)
 
 
 def _cell(
