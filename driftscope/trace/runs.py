@@ -300,7 +300,7 @@ def is_rollups(path: Path) -> bool:
         return True
     here = path.is_dir() and not (path / MANIFEST).exists()
     patterns = (f"*{ROLLUP}", f"*/*{ROLLUP}", f"*/*/*{ROLLUP}")
-    return here and any(next(path.glob(each), None) is not None for each in patterns)
+    return here and any(next(path.glob(pattern), None) is not None for pattern in patterns)
 
 
 def found(path: Path) -> Path:
