@@ -174,4 +174,5 @@ COMPARED = Table(
     worlds=PAIRS,
     figures=mean_of(compared),
     rates=_compared,
+    most_trials=400,
 )
