@@ -166,7 +166,10 @@ def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
     yield vllm_version_check(version.partition("+")[0])
     yield _hooks_in_source(folder)
     target, given = as_served(model, speculation_of(options))
-    yield target_check(target)
+    if missing := _no_model(model) if model.strip() else "it has no name":
+        yield problem("target", missing, "give a folder, or the name of a repository")
+    else:
+        yield target_check(target)
     none = any(option == f"--{NO_SPECULATION}" for option in options)
     yield _drafter(target, given, folder, none=none)
     if given and not none:
@@ -371,8 +374,6 @@ def _vllm() -> Iterator[Check]:
 
 def target_check(model: str) -> Check:
     """Check that a target on this machine has a config."""
-    if missing := "it has no name" if not model.strip() else _no_model(model):
-        return problem("target", missing, "give a folder, or the name of a repository")
     if not Path(model).is_dir():
         detail = f"{model} is no folder on this machine, so it is not examined"
         return fact("target", detail)
