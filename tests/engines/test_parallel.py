@@ -171,8 +171,8 @@ def test_each_tensor_parallel_rank_writes_every_chain(
 def test_the_manifest_says_how_many(engines: dict[str, Outcome], kind: str) -> None:
     raw = json.loads((Path(engines[kind].run) / "manifest.json").read_text())
     # Replicas of a dense model do not know their number.
-    assert raw["tensor_parallel"] == (2 if _sort(kind) == "tensor" else 1)
-    assert raw["pipeline_parallel"] == (2 if _sort(kind) == "pipeline" else 1)
+    assert raw["tensor_parallel"] == (2 if _sort(kind) in ("tensor", "both") else 1)
+    assert raw["pipeline_parallel"] == (2 if _sort(kind) in ("pipeline", "both") else 1)
 
 
 def test_an_idle_replica_of_experts_runs_and_records_nothing(tmp_path: Path) -> None:

@@ -29,14 +29,22 @@ KINDS = {
     "data v1": replace(_COMMON, llm=DATA),
     "data v2": replace(_COMMON, runner="v2", llm=DATA),
     "pipeline v2": replace(_COMMON, runner="v2", llm={**ASYNC, **PIPELINE}),
+    "both v2": replace(
+        _COMMON,
+        runner="v2",
+        llm={**ASYNC, **PIPELINE, **TENSOR},
+        env={**NO_DYNAMO, "VLLM_CPU_OMP_THREADS_BIND": f"{BOTH_CORES}|{BOTH_CORES}"},
+    ),
 }
 """Jobs by kind. vLLM's V1 runner does not start with EAGLE-3 and pipeline stages, nor does its V2
 runner with stages on a CPU without asynchronous scheduling. A split embedding is compiled, which
-inductor cannot do where Triton's interpreter replaces a GPU."""
+inductor cannot do where Triton's interpreter replaces a GPU. "both" are two stages of two tensor
+ranks each."""
 WRITERS = {
     "tensor": {"worker0", "worker1", "engine0"},
     "data": {"worker0", "worker0.dp1", "engine0", "engine1"},
     "pipeline": {"worker0", "engine0"},
+    "both": {"worker0", "worker1", "engine0"},
 }
 FEW = 3
 
