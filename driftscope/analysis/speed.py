@@ -245,7 +245,7 @@ def _steady(
 ) -> tuple[list[Row], list[Row]] | None:
     """Return the rows of both servers without the prompts of a stretch of one round in which one of
     them was slower or faster than before and after; None if there is no such stretch."""
-    left: list[set[tuple[int, str]]] = []
+    out = set[tuple[int, str]]()
     for rows, theirs in _in_rounds(other, own):
         a, b = (_sums(some, quantity, clock) for some in (theirs, rows))
         order = dict.fromkeys(row["pair"] for row in sorted(rows, key=lambda row: row["sent_s"]))
@@ -253,10 +253,9 @@ def _steady(
         logs = [math.log(a[pair][0] / a[pair][1] * b[pair][1] / b[pair][0]) for pair in timed]
         stretch = odd_stretch(np.array(logs))
         if stretch is not None:
-            left.append({(rows[0]["round"], pair) for pair in timed[stretch]})
-    if not left:
+            out |= {(rows[0]["round"], pair) for pair in timed[stretch]}
+    if not out:
         return None
-    out = set[tuple[int, str]]().union(*left)
     kept = [
         [row for row in rows if (row["round"], row["pair"]) not in out] for rows in (other, own)
     ]

@@ -163,19 +163,7 @@ def conclude(
             *(noted for run in senders for noted in notes_on_replay(run)),
             *(notes_on_plain(baseline) if isinstance(baseline, BaselineRun) else ()),
             *_unlike_baseline(cases, of_runs),
-            *[
-                note(
-                    message,
-                    case.comparison.first,
-                    case.comparison.second,
-                    name="unlike",
-                    affects="run",
-                    answer=Answer.CANNOT_TELL,
-                )
-                for case in cases
-                if case.comparison and (message := case.comparability.warning)
-            ],
-            *_differences_of_replays(replays),
+            *_several_differences(cases, replays),
         ),
         screen=first_screen_of(findings, answers, cases, senders, vouched),
         plain=baseline if isinstance(baseline, BaselineRun) else None,
@@ -298,19 +286,23 @@ def _stated_once(*notes: Finding) -> tuple[Finding, ...]:
     return tuple(stated.values())
 
 
-def _differences_of_replays(replays: Sequence[ReplayCase]) -> list[Finding]:
-    """Note replays that differ from the one they are compared with in more than their drafter."""
+def _several_differences(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> list[Finding]:
+    """Note runs and replays that differ from the one they are compared with in more than their
+    drafter."""
+    compared = [
+        (case.comparison.first, case.comparison.second, case.comparability)
+        for case in cases
+        if case.comparison
+    ]
+    compared += [
+        (replay.reference.label, replay.run.label, replay.comparability)
+        for replay in replays
+        if replay.reference and replay.pairs
+    ]
     return [
-        note(
-            message,
-            case.reference.label,
-            case.run.label,
-            name="unlike",
-            affects="run",
-            answer=Answer.CANNOT_TELL,
-        )
-        for case in replays
-        if case.reference and case.pairs and (message := case.comparability.warning)
+        note(message, first, second, name="unlike", affects="run", answer=Answer.CANNOT_TELL)
+        for first, second, comparability in compared
+        if (message := comparability.warning)
     ]
 
 

@@ -210,12 +210,11 @@ def _serve(cases: Sequence[Case], paying: Sequence[Finding]) -> Finding:
     best, near = paying[0], next(iter(paying[1:]), None)
     run = next(case.run for case in cases if case.run.label in best.runs)
     doubt = ""
-    if near is not None and best.interval is not None and near.estimate is not None:
+    if near and best.interval and near.estimate and best.interval.low <= near.estimate:
         doubt = (
             f" {near.runs[0]} is {near.estimate:.2f}× as fast as without: which of the two is "
             "faster is not certain."
         )
-        doubt = doubt if best.interval.low <= near.estimate else ""
     return Finding(
         id="serve",
         topic=Topic.DO,

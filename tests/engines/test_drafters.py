@@ -153,7 +153,7 @@ def test_a_head_that_is_fed_before_its_norm_is_named_and_its_twin_is_not(
 
 @pytest.fixture(scope="module")
 def constructed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What is found in each class that only a GPU serves."""
+    """Discovery finds in each class that only a GPU serves what vLLM's source says."""
     return run_constructed(list(SOURCE), tmp_path_factory.mktemp("constructed"))
 
 

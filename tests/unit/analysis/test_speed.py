@@ -195,7 +195,7 @@ def test_a_run_answers_by_the_replay_that_it_served(tmp_path: Path) -> None:
 def test_of_several_drafters_the_first_screen_is_about_the_fastest(
     tmp_path: Path, second_s: float, doubt: bool
 ) -> None:
-    """What is wrong with the slower one is told below it."""
+    """The findings still tell what is wrong with the slower one."""
     times = {"plain": 0.02, "drifts": second_s, "best": 0.01}
     sent = [
         _replay(tmp_path / name / "client", tpot_s, drafts=name != "plain")

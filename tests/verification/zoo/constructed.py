@@ -28,7 +28,7 @@ SOURCE: dict[str, tuple[str | None, str | None]] = {
     "KimiK3MTPModel": (FED_BEFORE, OWN),
     "K3DSparkModel": (None, OWN),
 }
-"""What vLLM's source says of each class: the state that it is fed, and why its masses are not
+"""Facts from vLLM's source about each class: the state that it is fed, and why its masses are not
 measured."""
 ON_GPU = {"DeepseekV32MTPModel": ("vllm.models.deepseek_v32.nvidia.mtp", "DeepseekV32MTP")}
 """Classes of which vLLM's registry has another one on a CPU."""
