@@ -361,6 +361,8 @@ class _Scanner:
         self._had_block = False
         self._no_value = 0
         """Index before which no JSON value begins."""
+        self._unclosed: tuple[str, ...] = ()
+        """Fences of which it is known that nothing closes them, nor a longer one."""
 
     def next_block(self) -> None:
         """Read the prose up to the next block, and the block."""
@@ -573,13 +575,15 @@ class _Scanner:
         text, fence = self._text, opening["fence"]
         nests = fence_tag(opening["info"]) in _NESTING_TAGS
         lines = re.compile(rf"\n[ \t>]*{fence[0]}{{{len(fence)},}}([^`\n]*)(?=\n|\Z)")
-        depth = 1
-        for match in lines.finditer(text, opening.end() - 1):
+        depth, unclosed = 1, not nests and fence.startswith(self._unclosed)
+        for match in () if unclosed else lines.finditer(text, opening.end() - 1):
             depth += (1 if nests else 0) if match[1].strip() else -1
             if depth == 0:
                 end, after = match.start() + 1, min(match.end() + 1, len(text))
                 break
         else:
+            if not nests and not unclosed:
+                self._unclosed += (fence,)
             paragraph = None if nests else _PARAGRAPH.search(text, opening.end() - 1)
             end = after = paragraph.end() if paragraph else len(text)
         for begin in self._special[bisect_left(self._special, opening.end()) :]:

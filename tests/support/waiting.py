@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
@@ -13,6 +14,15 @@ def until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "not in time"
         time.sleep(0.02)
+
+
+@contextmanager
+def no_hang(limit_s: float = 30.0) -> Iterator[None]:
+    """Fail the test if what is inside takes many times what it takes on a slow machine: give it so
+    much to do that what grows faster than its input, or waits for ever, takes longer still."""
+    deadline = time.monotonic() + limit_s
+    yield
+    assert time.monotonic() < deadline, "took too long"
 
 
 def free_port() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import struct
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -27,6 +26,7 @@ from support.answers import (
     written_answers,
 )
 from support.runs import Spec, manifest, rows
+from support.waiting import no_hang
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from driftscope.findings import rules_circumstances
@@ -219,10 +219,9 @@ def test_an_answer_that_is_a_call_begins_a_block_and_prose_does_not(
         ),
     ],
 )
-def test_what_nothing_closes_takes_no_long_time(line: str) -> None:
-    begun = time.process_time()
-    text_regions(line * 1_000 + "\n\nEnd.")
-    assert time.process_time() - begun < 1.0
+def test_what_nothing_closes_is_read_in_linear_time(line: str) -> None:
+    with no_hang():
+        text_regions(line * 20_000 + "\n\nEnd.")
 
 
 TAGS = {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.command import assert_fails, run_command
+from support.waiting import no_hang
 
 from driftscope.analysis.log_changes import FEWEST_LINES
 from driftscope.errors import EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE, UnknownKindError
@@ -460,19 +460,18 @@ def test_a_histogram_of_many_rounds_is_held_as_sums(
 ) -> None:
     path = tmp_path / "responses.jsonl"
     path.write_text(_requests(rounds, number))
-    began_s = time.process_time()
-    done = run_command("ingest", path, "-o", tmp_path / "run")
+    with no_hang():
+        done = run_command("ingest", path, "-o", tmp_path / "run")
     assert done.returncode == EXIT_OK, done.stderr
-    assert "sums of 1 part" in done.stderr and time.process_time() - began_s < 2.0
+    assert "sums of 1 part" in done.stderr
 
 
 @pytest.mark.parametrize("line", ["Decode batch", "SpecDecoding metrics:", "Finish: obj=", "(a "])
 def test_a_line_that_repeats_a_mark_is_read_in_linear_time(tmp_path: Path, line: str) -> None:
     path = tmp_path / "server.log"
-    path.write_text(line * (400_000 // len(line)))
-    began_s = time.process_time()
-    assert run_command("ingest", path).returncode == EXIT_UNKNOWN
-    assert time.process_time() - began_s < 1.0
+    path.write_text(line * (1_000_000 // len(line)))
+    with no_hang():
+        assert run_command("ingest", path).returncode == EXIT_UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import pickle
 import resource
 import shutil
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -30,6 +29,7 @@ from support.hostile.models import (
     write_header,
 )
 from support.inspections import broken
+from support.waiting import no_hang
 
 from driftscope.boundary.json_document import INSPECTION
 from driftscope.errors import EXIT_ERROR, CheckpointError
@@ -552,10 +552,9 @@ def test_a_small_file_takes_neither_long_nor_much(
 ) -> None:
     drafter = Path(shutil.copytree(EAGLE3, tmp_path / "drafter"))
     edit(drafter)
-    began_s = time.process_time()
-    with pytest.raises(CheckpointError, match=words.replace("[", r"\[").replace("^", r"\^")):
+    shown = words.replace("[", r"\[").replace("^", r"\^")
+    with no_hang(), pytest.raises(CheckpointError, match=shown):
         inspect_files(str(drafter), str(TARGET))
-    assert time.process_time() - began_s < 2.0
 
 
 def test_a_header_within_the_bound_takes_little_memory(tmp_path: Path) -> None:
@@ -567,6 +566,5 @@ def test_a_header_within_the_bound_takes_little_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", ["re:(a+)+$", "re:(.*)*x", "re:.*.*.*.*x", "re:" + "(" * 4000])
 def test_a_pattern_without_an_end_is_not_tried(entry: str) -> None:
-    began_s = time.process_time()
-    left_out("model." + "a" * 200 + ".weight", {"ignore": [entry]})
-    assert time.process_time() - began_s < 1.0
+    with no_hang():
+        left_out("model." + "a" * 2_000 + ".weight", {"ignore": [entry]})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socketserver
 import threading
-import time
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
+from support.waiting import no_hang
 
 from driftscope.boundary.bounds import MAX_COUNT, MAX_K
 from driftscope.telemetry import instruments as i
@@ -43,17 +43,15 @@ def test_an_endpoint_that_does_not_stop_is_given_up(monkeypatch: pytest.MonkeyPa
     over, stopped = threading.Event(), socketserver.BaseServer.shutdown
 
     def hanging(server: socketserver.BaseServer) -> None:
-        over.wait(30)
+        over.wait(60)
         stopped(server)
 
     monkeypatch.setattr(socketserver.BaseServer, "shutdown", hanging)
     monkeypatch.setattr(prometheus, "STOP_S", 0.1)
     stop = prometheus.serve(Nothing(), "127.0.0.1", 0)
-    begun = time.monotonic()
-    stop()
-    waited_s = time.monotonic() - begun
+    with no_hang():
+        stop()
     over.set()
-    assert waited_s < 10
 
 
 VLLM = """# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
@@ -342,7 +340,7 @@ def test_a_page_of_the_greatest_depth_is_seen_at_once() -> None:
     for depth in range(1, k + 1):
         tally.add(i.REACHED, 1, depth=depth)
         tally.add(i.AT_RISK, 2, depth=depth)
-    page, begun = _page_of_tally(tally), time.monotonic()
-    seen = view(points_on(page))
-    assert time.monotonic() - begun < 5
+    page = _page_of_tally(tally)
+    with no_hang():
+        seen = view(points_on(page))
     assert len(seen.depths) == k and seen.depths[-1].masses["self"] == pytest.approx(0.25)

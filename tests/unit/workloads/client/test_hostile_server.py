@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.hostile.server import OPENAI, Server, hostile_server
+from support.waiting import no_hang
 
 from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, UsageError
@@ -110,10 +110,9 @@ def test_what_is_wrong_beside_the_answer(server: Server, tmp_path: Path, behavio
 def test_nothing_is_sent_to_a_server_of_no_known_model(
     server: Server, tmp_path: Path, behaviour: str
 ) -> None:
-    begun, before_kb = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DriftscopeError, match="no OpenAI-compatible server answers") as caught:
+    before_kb, words = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "no OpenAI-compatible"
+    with no_hang(), pytest.raises(DriftscopeError, match=words) as caught:
         replay(_order(server.url(behaviour) + "/v1", tmp_path / "run"))
-    assert time.monotonic() - begun < LOOK_S + 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < ROOM_KB
     message = str(caught.value)
     assert message.isprintable() and len(message) < 700 and KEY not in message
@@ -129,9 +128,9 @@ def test_a_tokenizer_that_answers_something_else(server: Server, tmp_path: Path)
 def test_each_request_has_its_reason(server: Server, tmp_path: Path, behaviour: str) -> None:
     import re
 
-    begun, before_kb = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    done = replay(_order(server.url(behaviour) + "/v1", tmp_path / "run"))
-    assert time.monotonic() - begun < 2 * TIMEOUT_S + 4
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with no_hang():
+        done = replay(_order(server.url(behaviour) + "/v1", tmp_path / "run"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < ROOM_KB
     assert done.answered == 0 and sum(done.ended.values()) == 3
     rows = read_trace(tmp_path / "run").client.to_pylist()
