@@ -211,10 +211,10 @@ def check_to_json(judgements: Sequence[Judgement], exit_code: int) -> str:
     return text(CHECK, Check(exit_code=exit_code, rules=tuple(rules)))
 
 
-def advice_to_json(advice: Advice, **more: Any) -> str:
+def advice_to_json(advice: Advice) -> str:
     """Return everything as text, newline at the end; null for figures that are not known, and
-    `doubt` says why. `more` are further fields."""
-    content = {**plain(advice), "command": advice.command, "answer": answer(advice), **more}
+    `doubt` says why."""
+    content = {**plain(advice), "command": advice.command, "answer": answer(advice)}
     return text(ADVICE, _supported(content))
 
 

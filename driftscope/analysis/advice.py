@@ -68,11 +68,11 @@ def schedule_option(run: RunSummary, schedule: Sequence[Range]) -> str:
     return _config(run, {FIXED: most, BY_BATCH: [list(part) for part in schedule]})
 
 
-def pays_command(*runs: RunSummary, best_k: bool = False) -> str:
+def pays_command(*runs: RunSummary, other_k: int | None = None) -> str:
     """Return the command that serves a target without speculation and with the drafters of `runs`
-    in turn, and compares them; `best_k`: the one that measures the next K, and the ones after."""
+    in turn, and compares them; `other_k`: each with that K as well."""
     manifest = runs[0].manifest
-    options = ["--best-k"] if best_k else []
+    options = [f"-k {runs[0].k},{other_k}"] if other_k else []
     for name, size in (
         ("--tensor-parallel-size", manifest.tensor_parallel),
         ("--pipeline-parallel-size", manifest.pipeline_parallel),
@@ -474,7 +474,7 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=None if choice.k is None else fixed_option(run, choice.k),
         schedule_command=schedule_option(run, schedule.ranges) if several else None,
-        measure_command=None if choice.next is None else pays_command(run, best_k=True),
+        measure_command=None if choice.next is None else pays_command(run, other_k=choice.next.k),
         policies=_policies(run, model, lengths),
         held_out=sum(off * number for off, number in known) / steps if steps else None,
         doubt=_doubt(run, model, overall),

@@ -45,8 +45,8 @@ def advise(
 
     A K is advised only if it was measured or is surely within 5% of the fastest. Further runs of
     the same models at another K, or without speculation, are measured times of theirs.
-    `driftscope pays MODEL --best-k` records them one after another. Exits 4 if the recording tells
-    nothing about any K.
+    `driftscope pays MODEL -k 2,4,8` records them in turn. Exits 4 if the recording tells nothing
+    about any K.
     """
     from driftscope.analysis.advice import advise as advice_on
     from driftscope.analysis.advice import left_out_because

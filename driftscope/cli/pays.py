@@ -34,7 +34,7 @@ SPECULATION = ("--speculative-config", "-sc")
 """Names of vLLM's option for the drafter."""
 WITH = "with speculation"
 """Label of a running server that drafts."""
-_ONE_TIME = ("rounds", "best_k", "most_runs", "output", "as_json", "quiet")
+_ONE_TIME = ("rounds", "output", "as_json", "quiet")
 """Parameters that a command for a second measurement does not repeat."""
 _SECRET = re.compile(r"hf[-_]token|password|secret|credential|api[-_]?key", re.IGNORECASE)
 """Words of vLLM's options, and of the JSON in them, whose values are written to no file."""
@@ -66,17 +66,6 @@ def pays(
         str | None,
         typer.Option("-k", metavar="4|2,4,8", help="Draft tokens per round; default: 4."),
     ] = None,
-    best_k: Annotated[
-        bool,
-        typer.Option(
-            "--best-k",
-            help="Search for the fastest K instead: serve with -k, then with each K that "
-            "`driftscope advise` names next, until its neighbours are slower.",
-        ),
-    ] = False,
-    most_runs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Largest number of runs of that search.")
-    ] = 8,
     suite: Annotated[
         str,
         typer.Option(
@@ -132,9 +121,6 @@ def pays(
 
     Exits 0 if it pays, 3 if it does not, 4 if that cannot be told, 1 when a request was not
     answered or rows were lost, 130 after Ctrl-C; the report then covers the finished requests.
-
-    With --best-k it prints the advice on K, also on what was measured before an error or Ctrl-C.
-    Exits 1 when a server does not start or does not answer, 4 when a run has too few steps.
     """
     from driftscope.distributions import needs
     from driftscope.errors import UsageError
@@ -147,7 +133,7 @@ def pays(
         from driftscope.workloads.suites.prompts import prompts_of
         from driftscope.workloads.suites.suite import load_suite
     is_url = "://" in server or without is not None
-    if is_url and (drafter or k or best_k or context.args):
+    if is_url and (drafter or k or context.args):
         raise UsageError(f"{server}: a running server takes no options of a server to start")
     api_key_env = key_variable(api_key_env, context.args)
     if prompts is None and suite == SUITE and (known := _lab_model(server)):
@@ -183,20 +169,6 @@ def pays(
         server, drafter or [], draft_tokens(k), context.args, api_key_env=api_key_env
     )
     order = replace(order, note={**order.note, AGAIN: _again(context)})
-    if best_k:
-        from driftscope.cli.best_k import Search, find_best_k
-
-        if len(contenders) != 2:
-            raise UsageError("--best-k: give one drafter and one K to start with")
-        drafting = contenders[1]
-        asked = Search(
-            contender=drafting,
-            order=order,
-            folder=folder,
-            start=int((drafting.speculation or {}).get(K, DEFAULT_K)),
-            most_runs=most_runs,
-        )
-        raise typer.Exit(find_best_k(asked, as_json=as_json, quiet=quiet))
     raise typer.Exit(_ask(contenders, order, folder, rounds, as_json, quiet))
 
 

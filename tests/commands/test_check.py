@@ -273,7 +273,7 @@ def test_advice_is_a_table_and_an_option_to_paste(driftscope: Driftscope, tmp_pa
     assert "; measure K = " in alone.stdout
     first, command, *_ = alone.stdout.splitlines()
     assert "--speculative-config" not in first, "one K does not tell"
-    assert command.startswith("to do so: driftscope pays simulated-target --best-k ")
+    assert command.startswith("to do so: driftscope pays simulated-target -k 7,")
     other = simulate(tmp_path / "other", replace(COSTLY, k=2))
     done = driftscope("advise", run, other)
     assert done.stdout.startswith('run: --speculative-config \'{"method": "eagle3"')

@@ -1,9 +1,7 @@
-"""Commands with real servers of the shipped trio: those that a report advises, and --best-k."""
+"""Commands that a report advises, with real servers of the shipped trio."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
 import subprocess
@@ -11,11 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.sent_and_recorded import assert_alike
 
-from driftscope.analysis.query.record_views import open_run
-from driftscope.pipeline import Inputs, analyze, summarise
-from driftscope.trace.reader import read_trace
+from driftscope.pipeline import Inputs, analyze
 
 pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 
@@ -54,38 +49,3 @@ def test_what_is_advised_runs(tmp_path: Path) -> None:
     for command in commands:
         words = shlex.split(command)
         assert _typed(tmp_path, *words, *FEW[words[0]]) in {0, 3, 4}, command
-
-
-START, RUNS = 3, 2
-CONFIG = {"method": "eagle3", "model": "eagle31", "num_speculative_tokens": START}
-COMMAND = (
-    *("pays", "trio", "--best-k", "--most-runs", str(RUNS), "--limit", "12"),
-    *("--concurrency", "2", "--prompts", "trio", "--warmup", "2", "--json", "-o", "out"),
-    *("--speculative-config", json.dumps(CONFIG)),
-)
-
-
-def test_it_measures_another_k_on_a_real_server(tmp_path: Path) -> None:
-    """Also that sender and probe tell the same of every request, round by round."""
-    done = subprocess.run(
-        [sys.executable, "-m", "driftscope", *COMMAND],
-        cwd=tmp_path,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    first, second = found["runs"]
-    assert first["k"] == START != second["k"]
-    assert set(found["measured_k"]) == {START, second["k"]}
-    assert found["stopped"] is False
-    for run in (first, second):
-        summary = summarise(open_run(tmp_path / run["run"]), f"K = {run['k']}")
-        assert summary.k == run["k"]
-        assert summary.cells
-        client, server = (read_trace(tmp_path / run[name]) for name in ("client", "run"))
-        assert assert_alike(client, server, "concurrency") > 12
-    assert found["doubt"] or found["answer"]

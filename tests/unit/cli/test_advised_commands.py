@@ -5,31 +5,25 @@ Those that start servers or need models of a size that takes minutes: tests/engi
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer.main
-from rich.console import Console
-from rich.progress import Progress, TextColumn
 from support.command import run_command
 from support.simulate import Truth, simulate
 from support.stub_server import stub_server
 
 from driftscope.cli.app import app
-from driftscope.cli.best_k import SearchBars, search_progress, why_it_ended
 from driftscope.cli.pays import contenders_of, speculations_in
 from driftscope.findings.catalogue import Analysis
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import MANIFEST, read_manifest
-from driftscope.workloads.suites.plan import Level
 
 ROOT = Path(__file__).parents[3]
 GALLERY = ROOT / "reports" / "gallery" / "traces"
@@ -120,41 +114,3 @@ def test_commands_that_ask_a_running_server_run_as_they_are_printed(
             done = run_command(*words, cwd=tmp_path)
             wanted = 4 if words[0] == "pays" else 0  # pays waits for the other half
             assert done.returncode == wanted, (command, done.stderr)
-
-
-def test_bars_show_the_run_and_the_requests_of_this_run_only() -> None:
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=100)
-    row: Any = SimpleNamespace(ended="answered", accepted=[1, 2], warmup=False)
-    shot: Any = SimpleNamespace(level=Level(concurrency=2))
-    with Progress(TextColumn("{task.fields[figures]}"), console=console) as progress:
-        bars = SearchBars(progress, 8)
-        for number, k in enumerate((8, 3), start=1):
-            bars.serving(number, k)
-            bars.planned([shot, shot])
-            bars.ended(shot, row)
-        runs, requests = progress.tasks
-    assert (runs.completed, runs.total) == (1, 8)
-    assert runs.fields["figures"] == "runs at most; K = 3: it is asked"
-    assert (requests.completed, requests.total) == (1, 2)
-    assert "2.50 tokens/round" in requests.fields["figures"]
-
-
-def test_without_a_terminal_it_is_a_line_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    for quiet in (False, True):
-        with search_progress(8, quiet=quiet) as listener:
-            listener.serving(2, 3)
-    assert capsys.readouterr().err == "run 2: serving with K = 3\n"
-
-
-@pytest.mark.parametrize(
-    ("next_k", "runs", "words"),
-    [
-        (None, 4, "settled after 4 runs"),
-        (3, 8, "ended after 8 runs, and it is not settled; give --most-runs for more"),
-        (3, 1, "stopped after 1 run, and it is not settled"),
-    ],
-)
-def test_the_end_is_explained(next_k: int | None, runs: int, words: str) -> None:
-    advice: Any = SimpleNamespace(choice=SimpleNamespace(next=next_k), useless=False)
-    assert why_it_ended(advice, runs, 8) == words
