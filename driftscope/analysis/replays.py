@@ -30,7 +30,7 @@ from driftscope.analysis.statistics.ratio import (
     paired_ratio,
     ratio_intervals,
 )
-from driftscope.analysis.validity import Validity, validity_of
+from driftscope.analysis.validity import PROMPT_TEXT, SERVED, Validity, validity_of
 from driftscope.boundary.bounds import (
     MAX_COUNT,
     MAX_K,
@@ -579,17 +579,17 @@ def cell_of_sums(sums: FileTotals) -> Cell:
 
 
 def summarise_rollups(rollups: Rollups, label: str) -> ReplaySummary:
-    """Summarise a fleet's rollups: all rounds, then those of each label, adapter and context, then
-    the replicas, the worst beside the others first."""
+    """Summarise a fleet's rollups: all rounds, then those of each label, adapter, kind of text and
+    context, then the replicas, the worst beside the others first."""
     names, ratios = rollups.replicas, beside_others(rollups)
     everything = np.full(len(rollups.depth), True)
     whole_fleet = FLEET if len(names) > 1 else names[0]
     cells = [_cell_of_rollups(rollups, whole_fleet, everything)]
-    for kind in ("label", "adapter", "context"):
+    for kind in ("label", "adapter", "region", "context"):
         values, place = rollups.by(kind)
         for at, value in enumerate(values) if len(values) > 1 else ():
             to = f" to {2 * int(value) - 1}" if kind == "context" else ""
-            what = f"{kind} {value or 'none'}{to}"
+            what = f"{kind} {value or 'none'}{to}".replace("region", "text")
             cells.append(_cell_of_rollups(rollups, what, place == at))
     known = [(ratio.value if ratio else math.inf, names[at], at) for at, ratio in enumerate(ratios)]
     for _, name, at in sorted(known) if len(names) > 1 else ():
@@ -606,7 +606,7 @@ def summarise_rollups(rollups: Rollups, label: str) -> ReplaySummary:
         outside_s=None,
         gpu_used_bytes=None,
         gpu_power_w=None,
-        validity=validity_of({}, (), warmup=None, length=length, tpot=()),
+        validity=validity_of({PROMPT_TEXT: SERVED}, (), warmup=None, length=length, tpot=()),
         problems=(),
         rows=(),
         rollups=rollups,

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.requests import UNFINISHED, UNLABELLED
 from driftscope.analysis.query.query_engine import Codes, whole
-from driftscope.analysis.query.record_views import REQUEST, narrow, open_run, table
-from driftscope.analysis.query.row_filters import Filter
+from driftscope.analysis.query.record_views import IN_BUCKETS, cut, narrow, open_run, table
+from driftscope.analysis.query.row_filters import Bucket, Filter
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import (
     FEWEST_CLUSTERS,
@@ -48,11 +48,17 @@ FEWEST_FOR_SPREAD = 10
 COVERED = 0.5
 """Least share of a replica's rounds that others have of the same kind, for a comparison."""
 NEEDS_ROWS = (
-    "these are sums by minute: attention, hidden states, confidence, times, kinds of text and "
-    "single requests need rows; run `driftscope analyze RUN` where a replica recorded them"
+    "these are sums by minute: attention, hidden states, confidence, times and single "
+    "requests need rows; run `driftscope analyze RUN` where a replica recorded them"
 )
 _MINUTE_MS, _NAMED = 60_000, ("replica", *KINDS)
-_BY_ROUND = ("minute", "request_label", "request_adapter", "power", "replica")
+_BY_ROUND = ("minute", "bucket", "power", "replica")
+_BUCKET = Bucket(
+    sql=f"coalesce(adapter, '') || chr(31) || CASE WHEN output_tokens IS NULL THEN '{UNFINISHED}' "
+    f"ELSE coalesce(label, '{UNLABELLED}') END || chr(31) || coalesce(region, '')",
+    names=frozenset(("adapter", "label", "region", "output_tokens")),
+)
+"""Adapter, label and kind of text of a round, the last "" where it was not recorded."""
 
 
 def rollup_of(run: Path, label: str, only: Filter) -> tuple[str, pa.Table]:
@@ -64,25 +70,21 @@ def rollup_of(run: Path, label: str, only: Filter) -> tuple[str, pa.Table]:
 
     tables = open_run(run)
     try:
-        manifest, rows = tables.manifest, table("verify")
+        manifest = tables.manifest
         if manifest.engine == CLIENT or manifest.is_simulated:
             why = WAS_SIMULATED if manifest.is_simulated else "is a replay; give the server's run"
             raise NoDataError(f"{run}: {why}, so there is no rollup")
         if only.where is not None:
             narrow(tables, only.conditions(math.inf))
-        ended = table("request_all", "request")
-        ended = ended.group_by(*REQUEST).aggregate(
-            request_label=ended.label.max().fill_null(UNLABELLED),
-            request_adapter=ended.adapter.max().fill_null(""),
-        )
+        cut(tables, "verify", "verify", _BUCKET)
+        rows = table(f"verify_{IN_BUCKETS}", "verify", bucket="string")
         rows = rows.filter(rows.verified > 0).mutate(
             minute=(rows.time_s / 60).floor().cast("int64"),
             power=ibis.greatest(rows.position + 1, 1).log2().floor().cast("int64"),
             accepted=rows.accepted.fill_null(0),
         )
-        joined = rows.left_join(ended, REQUEST)
         sums = tables.engine.rows(
-            joined.group_by(*_BY_ROUND, "verified", "accepted").aggregate(rounds=joined.count())
+            rows.group_by(*_BY_ROUND, "verified", "accepted").aggregate(rounds=rows.count())
         )
     finally:
         tables.close()
@@ -108,13 +110,17 @@ def _by_depth(sums: pa.Table, manifest: Manifest, label: str) -> pa.Table:
         for n in found.column("replica").to_pylist()
     ]
     drafter = manifest.drafter.name if manifest.drafter else manifest.method
+    adapter, text_label, region = zip(
+        *(bucket.split("\x1f") for bucket in found.column("bucket").to_pylist()), strict=True
+    )
     columns = {
         "minute": pa.array(whole(found, "minute") * _MINUTE_MS).cast(pa.timestamp("ms", tz="UTC")),
         "replica": pa.array(replica, pa.string()),
         "model": pa.repeat(manifest.target.name, found.num_rows),
         "drafter": pa.repeat(drafter, found.num_rows),
-        "adapter": pc.fill_null(found.column("request_adapter"), ""),
-        "label": pc.fill_null(found.column("request_label"), UNFINISHED),
+        "adapter": pa.array(adapter),
+        "label": pa.array(text_label),
+        "region": pa.array(region),
         "context": pa.array(1 << whole(found, "power")),
         "depth": found.column("depth"),
         "rounds": found.column("rounds_sum"),
@@ -338,7 +344,7 @@ def beside_others(rollups: Rollups) -> tuple[PairedRatio | None, ...]:
 
 def length_ratio(first: Rollups, other: Rollups) -> PairedRatio | None:
     """Return the acceptance length of `other` over that of `first` on kinds of rounds that both
-    have (adapter, label, context), whatever model and drafter served them; None without enough of
+    have (all of KINDS but these), whatever model and drafter served them; None without enough of
     them. The interval is over spans of time, or over replicas if it is wider."""
     names: dict[tuple[str, ...], int] = {}
     deepest = int(max(first.depth.max(), other.depth.max())) + 1

@@ -24,7 +24,7 @@ from driftscope.analysis.statistics.intervals import (
     share_interval,
 )
 
-TEXT, RANDOM = "text", "random tokens"
+TEXT, RANDOM, SERVED = "text", "random tokens", "what a server was asked"
 PROMPT_TEXT, IGNORES_STOP = "prompt_text", "ignores_stop"
 """Keys below `Manifest.workload`, or below its "ingested": what the prompts are made of, and
 whether requests told the server to go on after the end of an answer."""
@@ -116,7 +116,7 @@ class Validity:
         return f"{head}: {'; '.join([*known, *seen])}"
 
     def _facts(self) -> list[str]:
-        facts = ["real text"] if self.prompts == TEXT else []
+        facts = ["real text" if self.prompts == TEXT else self.prompts] if self.prompts else []
         facts += ["answers end where the model ends them"] if self.ignores_stop is False else []
         if self.cut and self.answers:
             facts.append(f"{self.cut:,} of {self.answers:,} answers cut at max_tokens")
@@ -188,6 +188,8 @@ def content_of(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return why requests of this kind are none that users send, and what is not known of them."""
     wrong, unknown = [], []
+    if prompts == SERVED:
+        return (), ()
     if prompts == RANDOM:
         wrong.append("the prompts are random tokens, which are accepted less often than text")
     elif prompts is None:

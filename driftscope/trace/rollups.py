@@ -23,8 +23,9 @@ from driftscope.boundary.files import first_line, write_file
 from driftscope.errors import DamagedTraceError, NotATraceError, TraceError
 from driftscope.trace.runs import ROLLUP, uri_of
 
-KINDS = ("model", "drafter", "adapter", "label", "context")
-"""Columns that tell kinds of rounds apart; context is the power of two at or below its length."""
+KINDS = ("model", "drafter", "adapter", "label", "region", "context")
+"""Columns that tell kinds of rounds apart: region is the kind of text that a round drafts, context
+the power of two at or below its length."""
 SCHEMA = pa.schema(
     [
         pa.field("minute", pa.timestamp("ms", tz="UTC"), nullable=False),

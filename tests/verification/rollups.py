@@ -25,6 +25,8 @@ from driftscope.trace.rollups import SCHEMA, write_rollups
 
 MOST_S, MOST_MIB, MINUTES, BEGIN_MS = 10.0, 1024.0, 1440, 1_795_737_600_000
 SHOWN = 5
+REGIONS = {"chat": "prose", "code": "code", "json": "json"}
+"""Kind of text of each label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ def table_of(fleet: Fleet, replica: int, day: int, minutes: int) -> pa.Table:
         "drafter": pa.repeat("drafter", len(minute)),
         "adapter": pa.repeat("", len(minute)),
         "label": pa.array(np.array(labels)[kind]),
+        "region": pa.array([REGIONS[label] for label in labels]).take(pa.array(kind)),
         "context": pa.array(np.array(contexts)[kind]),
         "depth": pa.array(depth + 1),
         "rounds": pa.array(counts[minute, kind, depth]),

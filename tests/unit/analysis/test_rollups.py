@@ -23,6 +23,14 @@ from driftscope.trace.reader import read_trace
 from driftscope.trace.rollups import SCHEMA, write_rollups
 
 
+def _changed(name: str, value: object) -> Callable[[pa.Table], pa.Table]:
+    def change(rows: pa.Table) -> pa.Table:
+        column = pa.array([value] * rows.num_rows, SCHEMA.field(name).type)
+        return rows.set_column(rows.schema.get_field_index(name), name, column)
+
+    return change
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rollups") / "pod-a"
@@ -42,6 +50,10 @@ def fleets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for replica in range(6):
             table = table_of(truth, replica, 0, 120)
             write_rollups(folder / name, f"pod-{replica}", table)
+            if name == "json":
+                for hidden in (("label",), ("label", "region")):
+                    table = _changed(hidden[-1], "")(table)
+                    write_rollups(folder / f"no {' or '.join(hidden)}", f"pod-{replica}", table)
     return folder
 
 
@@ -98,7 +110,10 @@ def test_an_option_that_does_not_fit_is_refused(
     assert_fails(done, 2, said)
 
 
-@pytest.mark.parametrize(("day", "code"), [("healthy", 0), ("sick", 3), ("json", 0)])
+@pytest.mark.parametrize(
+    ("day", "code"),
+    [("healthy", 0), ("sick", 3), ("json", 0), ("no label", 0), ("no label or region", 3)],
+)
 def test_a_replica_that_accepts_less_is_found_and_one_with_another_mix_is_not(
     fleets: Path, day: str, code: int
 ) -> None:
@@ -135,14 +150,6 @@ def test_two_days_are_compared_on_the_kinds_of_rounds_that_both_have(fleets: Pat
 def test_rollups_and_a_run_are_not_compared(run: Path, fleets: Path) -> None:
     done = run_command("compare", fleets / "healthy", run)
     assert_fails(done, 1, "export the run with `driftscope export RUN --format rollup")
-
-
-def _changed(name: str, value: object) -> Callable[[pa.Table], pa.Table]:
-    def change(rows: pa.Table) -> pa.Table:
-        column = pa.array([value] * rows.num_rows, SCHEMA.field(name).type)
-        return rows.set_column(rows.schema.get_field_index(name), name, column)
-
-    return change
 
 
 @pytest.mark.parametrize(
