@@ -92,8 +92,8 @@ def test_work_within_a_deadline() -> None:
 
 
 def test_the_time_left() -> None:
+    assert 0 < Deadline(60).left_s() <= 60
     deadline = Deadline(0.05)
-    assert 0 < deadline.left_s() <= 0.05
     time.sleep(0.06)
     with pytest.raises(TimeoutError):
         deadline.left_s()

@@ -57,7 +57,7 @@ def test_time_is_taken_whether_or_not_the_hook_works(writer: TraceWriter, tmp_pa
 
     guard.run("verify", slow)
     guard.run("verify", lambda: time.sleep(0.02))
-    assert 0.04 <= guard.taken_s < 1.0
+    assert guard.taken_s >= 0.04
     writer.close()
     assert read_statuses(tmp_path)[0].probe_s == pytest.approx(guard.taken_s, abs=1e-6)
 
@@ -79,7 +79,7 @@ def test_the_time_of_the_core_is_kept_for_the_workers_of_its_process(writer: Tra
     for _ in range(2):
         core.run("verify", lambda: time.sleep(0.01))
     worker.run("step_ended", lambda: time.sleep(0.01))
-    assert 0.02 <= core.taken_s < 1.0
+    assert core.taken_s >= 0.02
     assert CORE.probe_s - before == pytest.approx(core.taken_s, rel=1e-9)
     assert writer.probe_s == core.taken_s, "and that of a thread beside the engine by nobody"
 

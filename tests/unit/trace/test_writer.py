@@ -297,7 +297,7 @@ def test_a_manifest_that_is_being_written_is_waited_for(
         create_run(run, first, join=True)
 
 
-def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path) -> None:
+def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path, until: Until) -> None:
     heard: list[int] = []
     ended: list[bool] = []
 
@@ -309,7 +309,7 @@ def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path) -> No
     writer.subscribe(hear, lambda: ended.append(True))
     for n in range(1, 4):
         assert writer.put(_row(n))
-        time.sleep(0.05)  # mostly a flush each: the disk has room for the first only
+        until(lambda n=n: sum(heard) == n)  # a flush each: the disk has room for the first only
     writer.close()
     assert sum(heard) == 3 and ended == [True]
     assert len(_steps(run)) + _status(run).dropped["disk_limit"] == 3
