@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,31 +66,21 @@ class Checkpoint:
 
 
 class Progress:
-    """Writes progress lines, each with the seconds since the start."""
+    """Appends progress lines to a file, each with the seconds since the start."""
 
-    def __init__(self, path: Path, *, keep: bool = False) -> None:
-        """`keep`: whether the lines of an earlier run stay."""
+    def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._start = time.monotonic()
-        if not keep:
-            path.write_text("", encoding="utf-8")
-
-    def note(self, text: str) -> None:
-        """Write a line to stderr only."""
-        sys.stderr.write(f"{self._elapsed_s():7.1f} s  {text}\n")
-        sys.stderr.flush()
+        self._path, self._start = path, time.monotonic()
 
     def step(self, stage: str, step: int, steps: int, **figures: float | list[float]) -> None:
-        """Report figures of one step."""
+        """Report figures of one step, on stderr too."""
+        elapsed_s = round(time.monotonic() - self._start, 1)
         shown = "  ".join(f"{name} {_short(value)}" for name, value in figures.items())
-        self.note(f"{stage} {step}/{steps}  {shown}")
-        record = {"stage": stage, "step": step, "elapsed_s": self._elapsed_s(), **figures}
+        sys.stderr.write(f"{elapsed_s:7.1f} s  {stage} {step}/{steps}  {shown}\n")
+        sys.stderr.flush()
+        record = {"stage": stage, "step": step, "elapsed_s": elapsed_s, **figures}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-
-    def _elapsed_s(self) -> float:
-        return round(time.monotonic() - self._start, 1)
 
 
 def _short(value: float | list[float]) -> str:
@@ -100,76 +89,47 @@ def _short(value: float | list[float]) -> str:
     return f"{value:.3f}"
 
 
-Schedule = Callable[[int], float]
-"""Function from a step to a factor on the learning rate."""
-
 CLIP_NORM = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Learning rates and weight decays. `muon` None: AdamW takes the matrices too.
-
-    `adamw_decay` is that of the matrices and embeddings which AdamW takes; norms have none.
-    """
-
-    adamw: float
-    muon: float | None
-    muon_decay: float = 0.0
-    adamw_decay: float = 0.0
-
-
 class Optimizer:
-    """One or two optimizers that step together."""
+    """Muon for the matrices of a drafter's layers, AdamW for its head and norms; both step
+    together, with rates that follow one schedule."""
 
     def __init__(
-        self, module: nn.Module, rates: Rates, *, not_muon: str, schedule: Schedule
+        self, module: nn.Module, *, adamw: float, muon: float, schedule: Callable[[int], float]
     ) -> None:
-        """`not_muon`: matrices with this in their name are embeddings or heads, left to AdamW."""
-        named = list(module.named_parameters())
-        matrices = [p for name, p in named if p.dim() == 2 and not_muon not in name]
-        wide = [p for name, p in named if p.dim() == 2 and not_muon in name]
-        norms = [p for _, p in named if p.dim() != 2]
-        self._module = module
-        self._schedule = schedule
-        self._parts: list[tuple[torch.optim.Optimizer, float]] = []
-        if rates.muon is not None:
-            muon = torch.optim.Muon(
-                matrices,
-                lr=rates.muon,
-                momentum=0.95,
-                weight_decay=rates.muon_decay,
-                ns_steps=5,
-                adjust_lr_fn="match_rms_adamw",
-            )
-            self._parts.append((muon, rates.muon))
-        decayed = wide if rates.muon is not None else [*matrices, *wide]
-        groups = [
-            {"params": decayed, "weight_decay": rates.adamw_decay},
-            {"params": norms, "weight_decay": 0.0},
-        ]
-        adamw = torch.optim.AdamW(groups, lr=rates.adamw, betas=(0.9, 0.95), fused=True)
-        self._parts.append((adamw, rates.adamw))
+        """`adamw` and `muon` are learning rates, `schedule` gives the factor on them by step."""
+        matrices, others = list[nn.Parameter](), list[nn.Parameter]()
+        for name, parameter in module.named_parameters():
+            in_layers = parameter.dim() == 2 and "lm_head" not in name
+            (matrices if in_layers else others).append(parameter)
+        self._module, self._schedule = module, schedule
+        self._parts = {
+            "muon": torch.optim.Muon(
+                matrices, lr=muon, momentum=0.95, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+            ),
+            "adamw": torch.optim.AdamW(
+                others, lr=adamw, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+            ),
+        }
+        self._rates = {"muon": muon, "adamw": adamw}
 
     def state_dict(self) -> dict[str, object]:
-        """Return the states of the optimizers, in order."""
-        return {str(i): part.state_dict() for i, (part, _) in enumerate(self._parts)}
+        """Return the states of the optimizers by name."""
+        return {name: part.state_dict() for name, part in self._parts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
-        for i, (part, _) in enumerate(self._parts):
-            part.load_state_dict(state[str(i)])
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
 
     def step(self, loss: torch.Tensor, step: int) -> None:
         """Run backward, clip the gradients, update the parameters, clear the gradients."""
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._module.parameters(), CLIP_NORM)
-        for optimizer, rate in self._parts:
-            _set_rate(optimizer.param_groups, rate * self._schedule(step))
+        for name, optimizer in self._parts.items():
+            for group in optimizer.param_groups:
+                group["lr"] = self._rates[name] * self._schedule(step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-
-
-def _set_rate(groups: Iterable[dict[str, object]], rate: float) -> None:
-    for group in groups:
-        group["lr"] = rate

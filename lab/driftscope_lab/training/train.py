@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         tokens_per_step=options.tokens_per_step,
         seed=options.seed,
     )
-    log = Progress(options.output / "training.jsonl", keep=True)
+    log = Progress(options.output / "training.jsonl")
     train_drafters(target, text, models, recipe, options.output, log, vocabulary=vocabulary)
     sys.stdout.write(f"{options.output}\n")
     return 0

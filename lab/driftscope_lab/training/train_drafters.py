@@ -4,7 +4,7 @@ steps."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,12 +25,9 @@ from driftscope_lab.training.loop import (
     Checkpoint,
     Optimizer,
     Progress,
-    Rates,
-    Schedule,
     autocast,
     device_of,
 )
-from driftscope_lab.training.soft_loss import soft_cross_entropy
 from driftscope_lab.training.text import Batch, Conversation, batches
 
 
@@ -154,11 +151,10 @@ def draft_loss(
             row, slot = torch.nonzero(teaching.counted[:, depth : depth + slots], as_tuple=True)
             at = (row * slots + slot).to(device)
             given = wanted[(row * teaching.counted.shape[1] + slot + depth).to(device)]
-            entropy, top = soft_cross_entropy(
-                step.postnorm.flatten(0, 1)[at], drafter.lm_head.weight, given
-            )
+            logits = drafter.lm_head(step.postnorm.flatten(0, 1)[at]).float()
+            entropy = nn.functional.cross_entropy(logits, given.float())
             total = total + decay ** (depth - 1) * entropy
-            right = top == given.argmax(-1)
+            right = logits.argmax(-1) == given.argmax(-1)
             same = torch.zeros(len(teaching.counted) * slots, dtype=torch.bool, device=device)
             same[at] = right
             agreed.append(same if depth == 1 else agreed[-1] & same)
@@ -201,9 +197,6 @@ def _unrolled(
         hidden, chain_keys = step.fed, step.chain_keys
 
 
-INIT_STD = 0.02
-
-
 class Trainee:
     """A drafter, its optimizer, and the factors on its captured states.
 
@@ -228,8 +221,8 @@ class Trainee:
         self.aux_factors = [1.0 if config.fc_norm else 1.0 / rms for rms in aux_rms]
         self.optimizer = Optimizer(
             self.drafter,
-            Rates(adamw=s.learning_rate, muon=s.muon_learning_rate),
-            not_muon="lm_head",
+            adamw=s.learning_rate,
+            muon=s.muon_learning_rate,
             schedule=_schedule(s),
         )
 
@@ -362,7 +355,7 @@ def _aux_rms(target: Target, batch: Batch, aux_layers: Sequence[int]) -> list[fl
     return [layer[counted].float().square().mean().sqrt().item() for layer in aux]
 
 
-def _schedule(s: DrafterRecipe) -> Schedule:
+def _schedule(s: DrafterRecipe) -> Callable[[int], float]:
     """Return a schedule: warm-up, a plateau, and a straight fall to nothing at the end."""
     held = s.hold_share * s.steps
 
