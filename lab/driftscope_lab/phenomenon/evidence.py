@@ -1,4 +1,4 @@
-"""Figures of recorded runs with 95% intervals over prompts and seeds, as tables in Markdown,
+"""Figures of recorded runs with 95% intervals over prompts, as tables in Markdown,
 and the criteria, stated before any run."""
 
 from __future__ import annotations
@@ -171,16 +171,6 @@ def robustness(first: dict[str, Sums], second: dict[str, Sums]) -> Estimate:
     return _exponential(value, influence)
 
 
-def between_seeds(values: Sequence[float]) -> Estimate:
-    """Return the mean of one figure over seeds, with Student's interval between seeds."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return Estimate(value=mean, low=math.nan, high=math.nan)
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(student(len(values) - 1.0)) * error
-    return Estimate(value=mean, low=mean - half, high=mean + half)
-
-
 def _log_length(sums: Sums) -> tuple[float, Array]:
     """Return the logarithm of the acceptance length and the influence of each prompt on it."""
     length = sums.length()
@@ -201,7 +191,7 @@ KEPT_ABOVE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """One drafter's run of one seed: sums by condition, and the analysis's answer to whether its
+    """One drafter's run: sums by condition, and the analysis's answer to whether its
     attention drifts in the trained form."""
 
     sums: dict[str, Sums]
@@ -210,7 +200,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """One criterion of one seed: whether it is met, and the figures that decide."""
+    """One criterion: whether it is met, and the figures that decide."""
 
     name: str
     met: bool
@@ -218,7 +208,7 @@ class Criterion:
 
 
 def judged(eagle3: Recorded, eagle31: Recorded) -> tuple[Criterion, ...]:
-    """Return the three criteria of one seed."""
+    """Return the three criteria."""
     return _sink(eagle3, eagle31), _template(eagle3, eagle31), _drift(eagle3, eagle31)
 
 
@@ -254,8 +244,8 @@ def _said(one: Recorded) -> str:
     return f'"{one.drift}"' if one.drift else "nothing"
 
 
-Evidence = Mapping[str, Mapping[str, Recorded]]
-"""Seed -> drafter -> its run."""
+Evidence = Mapping[str, Recorded]
+"""Drafter -> its run."""
 BY_DEPTH = {
     "sink": "attention on the first token",
     "near": "attention on the nearest places",
@@ -265,58 +255,29 @@ BY_DEPTH = {
 
 
 def lengths(evidence: Evidence) -> Iterator[str]:
-    """Yield the acceptance length by condition: per seed with its interval over prompts."""
-    columns = [(seed, drafter) for seed, runs in evidence.items() for drafter in runs]
-    yield "| condition | " + " | ".join(f"{drafter}, {seed}" for seed, drafter in columns) + " |"
-    yield "|---" * (len(columns) + 1) + "|"
+    """Yield the acceptance length by condition, with its interval over prompts."""
+    yield "| condition | " + " | ".join(evidence) + " |"
+    yield "|---" * (len(evidence) + 1) + "|"
     for condition in SUITE.conditions:
-        cells = [
-            estimate_of(evidence[seed][drafter].sums[condition].length()).words()
-            for seed, drafter in columns
-        ]
-        yield f"| {condition} | " + " | ".join(cells) + " |"
+        of = [estimate_of(one.sums[condition].length()).words() for one in evidence.values()]
+        yield f"| {condition} | " + " | ".join(of) + " |"
 
 
 def by_depth(evidence: Evidence, condition: str = AS_TRAINED) -> Iterator[str]:
-    """Yield the figures by depth in one condition, as means over seeds."""
-    first = next(iter(next(iter(evidence.values())).values())).sums[condition]
+    """Yield the figures by depth in one condition."""
+    first = next(iter(evidence.values())).sums[condition]
     depths = range(1, first.sink.shape[1] + 1)
     yield "| figure | drafter | " + " | ".join(map(str, depths)) + " |"
     yield "|---" * (len(depths) + 2) + "|"
     for figure, words in BY_DEPTH.items():
-        for drafter in next(iter(evidence.values())):
-            sums = [runs[drafter].sums[condition] for runs in evidence.values()]
-            yield f"| {words} | {drafter} | " + " | ".join(_means(sums, figure)) + " |"
+        for drafter, one in evidence.items():
+            values = one.sums[condition].by_depth(figure).value.tolist()
+            yield f"| {words} | {drafter} | " + " | ".join(f"{v:.2f}" for v in values) + " |"
 
 
-def _means(sums: Sequence[Sums], figure: str) -> list[str]:
-    rows = zip(*(one.by_depth(figure).value.tolist() for one in sums), strict=True)
-    return [f"{sum(values) / len(values):.2f}" for values in rows]
-
-
-def answers(criteria: Mapping[str, Sequence[Criterion]]) -> Iterator[str]:
-    """Yield yes or no for each criterion and seed, with the figures that decide."""
-    yield "| criterion | seed | met | figures |"
-    yield "|---|---|---|---|"
-    for at in range(len(next(iter(criteria.values())))):
-        for seed, found in criteria.items():
-            one = found[at]
-            yield f"| {one.name} | {seed} | {'yes' if one.met else 'no'} | {one.figures} |"
-
-
-def across_seeds(evidence: Evidence) -> Iterator[str]:
-    """Yield the deciding figures as means over seeds, with Student's interval between seeds."""
-    pairs = [tuple(runs.values()) for runs in evidence.values()]
-    kept = [[estimate_of(one.sums[AS_TRAINED].sink_kept()).value for one in pair] for pair in pairs]
-    first = [
-        [estimate_of(one.sums[AS_TRAINED].by_depth("sink")).value for one in pair] for pair in pairs
-    ]
-    ratios = [robustness(a.sums, b.sums).value for a, b in pairs]
-    yield f"| figure | mean over {len(pairs)} seeds (95 % between seeds) |"
-    yield "|---|---|"
-    for at, drafter in enumerate(next(iter(evidence.values()))):
-        depth_1 = between_seeds([pair[at] for pair in first]).words(3)
-        yield f"| sink mass at depth 1, {drafter} | {depth_1} |"
-        yield f"| sink kept, {drafter} | {between_seeds([pair[at] for pair in kept]).words()} |"
-    robust = between_seeds(ratios).words()
-    yield f"| kept under other templates, EAGLE-3.1 over EAGLE-3 | {robust} |"
+def answers(criteria: Sequence[Criterion]) -> Iterator[str]:
+    """Yield yes or no for each criterion, with the figures that decide."""
+    yield "| criterion | met | figures |"
+    yield "|---|---|---|"
+    for one in criteria:
+        yield f"| {one.name} | {'yes' if one.met else 'no'} | {one.figures} |"

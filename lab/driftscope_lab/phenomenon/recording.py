@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from driftscope.distributions import SMOLLM2
@@ -21,7 +20,7 @@ template."""
 FORMS = tuple(name for name in SUITE.conditions if not name.endswith(CONTEXT))
 PERTURBED = tuple(form for form in FORMS if form != AS_TRAINED)
 DRAFTERS = {"EAGLE-3": "eagle3", "EAGLE-3.1": "eagle31"}
-"""Name of each drafter -> its folder under a seed."""
+"""Name of each drafter -> its folder."""
 SINK = "0,"
 """The sink set of every run: the first token's slot."""
 K = 8
@@ -33,43 +32,21 @@ def label(condition: str) -> str:
     return label_of(SUITE.name, condition)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seed:
-    """One seed's drafters: the folder that has `eagle3` and `eagle31`."""
-
-    name: str
-    folder: Path
-
-
-def seeds_of(weights: Path) -> tuple[Seed, ...]:
-    """Return the seeds whose drafters are in `weights` or in its folders seed-*. Raises
-    DriftscopeError without any."""
-    folders = sorted(path for path in weights.glob("seed-*") if _has_drafters(path))
-    if _has_drafters(weights):
-        folders.insert(0, weights)
-    if not folders:
-        raise DriftscopeError(f"{weights}: no folder with the drafters eagle3 and eagle31 in it")
-    return tuple(
-        Seed(name="shipped" if folder == weights else folder.name, folder=folder)
-        for folder in folders
-    )
-
-
-def _has_drafters(folder: Path) -> bool:
-    return all((folder / name / "config.json").is_file() for name in DRAFTERS.values())
-
-
-def record(seed: Seed, out: Path, prompts: int | None) -> dict[str, Path]:
-    """Record both drafters of a seed on the first `prompts` prompts, or all, in every condition;
+def record(weights: Path, out: Path, prompts: int | None) -> dict[str, Path]:
+    """Record both drafters in `weights` on the first `prompts` prompts, or all, in every condition;
     return the run of each. Whole runs in `out` are kept.
 
-    Raises DriftscopeError if a server fails.
+    Raises DriftscopeError if a drafter is not there or a server fails.
     """
-    return {name: _recorded(seed, folder, out, prompts) for name, folder in DRAFTERS.items()}
+    for folder in DRAFTERS.values():
+        if not (weights / folder / "config.json").is_file():
+            raise DriftscopeError(
+                f"{weights}: no folder with the drafters eagle3 and eagle31 in it"
+            )
+    return {name: _recorded(weights / at, out / at, prompts) for name, at in DRAFTERS.items()}
 
 
-def _recorded(seed: Seed, drafter: str, out: Path, prompts: int | None) -> Path:
-    place = out / seed.name / drafter
+def _recorded(drafter: Path, place: Path, prompts: int | None) -> Path:
     whole = place.with_suffix(".finished")
     if not whole.is_file():
         order = Order(
@@ -81,11 +58,11 @@ def _recorded(seed: Seed, drafter: str, out: Path, prompts: int | None) -> Path:
             prompts=prompts_of(SMOLLM2),
         )
         server = Contender(
-            label=drafter,
+            label=drafter.name,
             model=SMOLLM2,
             speculation={
                 "method": "eagle3",
-                "model": str((seed.folder / drafter).absolute()),
+                "model": str(drafter.absolute()),
                 "num_speculative_tokens": K,
             },
             environ={

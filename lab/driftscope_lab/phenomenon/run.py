@@ -2,8 +2,8 @@
 
 python -m driftscope_lab.phenomenon.run [--weights DIR] [-o OUT] [--prompts N]
 
-Every drafter of every seed under DIR, SmolLM2's shipped ones by default, answers the prompts in
-every condition of `suite.yaml`. Runs that OUT already has are not recorded again. First, the
+Both drafters under DIR, SmolLM2's shipped ones by default, answer the prompts in every condition
+of `suite.yaml`. Runs that OUT already has are not recorded again. First, the
 target's heads are examined for an attention sink.
 """
 
@@ -29,7 +29,7 @@ from driftscope.workloads.suites.filler_text import document
 from driftscope.workloads.suites.prompts import prompts_of
 from driftscope_lab.phenomenon import evidence as tables
 from driftscope_lab.phenomenon.evidence import Recorded, judged, sums_of
-from driftscope_lab.phenomenon.recording import AS_TRAINED, K, label, record, seeds_of
+from driftscope_lab.phenomenon.recording import AS_TRAINED, K, label, record
 from driftscope_lab.smollm2 import drafters_folder
 from driftscope_lab.smollm2.fetch import fetched
 
@@ -98,16 +98,6 @@ def target_lines(folder: Path) -> Iterator[str]:
         yield f"| {index} | " + " ".join(f"{head:.2f}" for head in sorted(layer)[::-1]) + " |"
 
 
-def evidence(weights: Path, out: Path, prompts: int | None) -> dict[str, dict[str, Recorded]]:
-    """Return what was recorded of each seed and drafter. Raises DriftscopeError."""
-    found = {}
-    for seed in seeds_of(weights):
-        sys.stderr.write(f"recording {seed.name}\n")
-        runs = record(seed, out, prompts)
-        found[seed.name] = {name: _recorded(run) for name, run in runs.items()}
-    return found
-
-
 def _recorded(run: Path) -> Recorded:
     trained = Filter(where=f"label = '{label(AS_TRAINED)}'")
     drift = summarise(run, run.name, only=trained).attention_drift
@@ -117,22 +107,13 @@ def _recorded(run: Path) -> Recorded:
 def report(weights: Path, out: Path, prompts: int | None) -> Iterator[str]:
     """Yield the evidence and the answers, line by line. Raises DriftscopeError."""
     yield from target_lines(fetched())
-    found = evidence(weights, out, prompts)
-    criteria = {seed: judged(*runs.values()) for seed, runs in found.items()}
-    parts = (
-        tables.lengths(found),
-        tables.by_depth(found),
-        tables.across_seeds(found),
-        tables.answers(criteria),
-    )
-    for part in parts:
+    found = {name: _recorded(run) for name, run in record(weights, out, prompts).items()}
+    criteria = judged(*found.values())
+    for part in (tables.lengths(found), tables.by_depth(found), tables.answers(criteria)):
         yield ""
         yield from part
-    (out / "criteria.json").write_text(
-        json.dumps({s: {c.name: c.met for c in found} for s, found in criteria.items()}, indent=1)
-        + "\n",
-        encoding="utf-8",
-    )
+    met = {criterion.name: criterion.met for criterion in criteria}
+    (out / "criteria.json").write_text(json.dumps(met, indent=1) + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:

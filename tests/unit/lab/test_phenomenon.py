@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,6 @@ from driftscope.analysis.statistics.drift import Answer
 from driftscope_lab.phenomenon.evidence import (
     Recorded,
     Sums,
-    between_seeds,
     estimate_of,
     judged,
     robustness,
@@ -89,13 +86,6 @@ def test_a_sink_that_was_never_there_is_not_lost() -> None:
     ]
     assert not sink.met
     assert "has 0.05" in sink.figures
-
-
-def test_one_seed_has_no_interval_between_seeds() -> None:
-    assert math.isnan(between_seeds([1.1]).low)
-    three = between_seeds([1.0, 1.1, 1.2])
-    assert three.value == pytest.approx(1.1)
-    assert three.low == pytest.approx(1.1 - 4.303 * 0.1 / math.sqrt(3), abs=1e-3)
 
 
 def test_prompts_without_rounds_in_a_form_are_left_out_of_every_form() -> None:
