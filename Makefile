@@ -16,7 +16,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo demo-real test nightly unit dev dist size docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang rollups
+.PHONY: demo demo-real test nightly unit dev dist size docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alert-rules export-bench report-bench examples clean help sglang rollups
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -101,8 +101,7 @@ cases: $(VENV)/installed-dev ## public files, logs and checkpoints as their owne
 export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 	PYTHONPATH=.:tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
-faults: $(VENV)/installed-dev ## reviewed faults as a table, then damaged runs, hostile peers, texts and disks by the thousand (6 minutes; FAULTS_MINUTES=60 for longer)
-	PYTHONPATH=tests $(BIN)/python -m verification.faults.reviewed
+faults: $(VENV)/installed-dev ## damaged runs, files, texts and disks by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
 	PYTHONPATH=tests $(BIN)/python -m verification.faults
 
 disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, with a killed writer or a hung receiver
@@ -124,9 +123,6 @@ oldest: $(VENV)/oldest/installed ## tests without an engine on the oldest depend
 
 alert-rules: $(VENV)/installed-dev prometheus ## what each alert does in incidents of days, played by promtool, as a table
 	PYTHONPATH=tests $(BIN)/python -m verification.alert_rules
-
-alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes)
-	PYTHONPATH=tests $(BIN)/python -m verification.alerts
 
 parallel: $(VENV)/installed-dev ## engines of several processes: ranks, replicas, stages, experts, prompts apart from decoding (10 minutes)
 	$(EVERY) tests/engines/test_parallel.py

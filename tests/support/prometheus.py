@@ -60,19 +60,17 @@ def edited_rules(
     file: Path,
     times: Mapping[str, str] | None = None,
     references: Mapping[str, float] | None = None,
-    edits: Mapping[str, str] | None = None,
 ) -> Path:
     """Write driftscope's rules to `file`, edited as their first lines describe; return `file`.
 
     `times` replaces durations: those of the file, or those after KEEP and INTERVAL.
-    `references`: acceptance length by model. `edits`: other text to replace.
+    `references`: acceptance length by model.
     """
     text = (FILES / RULES).read_text()
     for model, length in (references or {}).items():
         line = REFERENCE_HINT.removeprefix("# ").replace("chat-8b", model)
-        text = _replaced(text, REFERENCE_HINT, line.replace("3.2", f"{length:g}"))
-    for old, new in (edits or {}).items():
-        text = _replaced(text, old, new)
+        assert REFERENCE_HINT in text
+        text = text.replace(REFERENCE_HINT, line.replace("3.2", f"{length:g}"))
     chosen = times or {}
 
     def time(match: re.Match[str]) -> str:
@@ -81,8 +79,3 @@ def edited_rules(
 
     file.write_text(re.sub(rf"({KEEP}|{INTERVAL})?\b(5m|30m|7d|1h|10m|1d|30s)\b", time, text))
     return file
-
-
-def _replaced(text: str, old: str, new: str) -> str:
-    assert old in text, old
-    return text.replace(old, new)

@@ -17,30 +17,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from support.command import run_command
 
 from driftscope.regions import text_regions
-from verification.cases.catalogue import CASES, INPUTS, Case, Led, Step
+from verification.cases.catalogue import CASES, INPUTS, Case, Step
 from verification.cases.checkpoints import write_checkpoints
 
 REGIONS = "regions"
 """First word of a step that labels answers, which no command does."""
 WIDTH = 100
-REVIEWED = (
-    "The review that collected them counted more rows, some of several files: 10 led, 9 partly, "
-    "18 no, 17 misled, 1 open."
-)
-
-
-class Outcome(StrEnum):
-    """Result of a case after its commands ran."""
-
-    RIGHT = "right"
-    WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +118,18 @@ def show(answers: Sequence[Answered]) -> None:
     """Print each case, and the table by kind."""
     for one in answers:
         case = one.case
-        outcome = Outcome.WRONG if one.faults else Outcome.RIGHT
-        print(f"\n{case.number} {case.source}: {outcome} (before: {case.before})")
+        print(f"\n{case.number} {case.source}: {'wrong' if one.faults else 'right'}")
         print(f"  right:   {case.right}")
         for step, text in zip(case.steps, one.printed, strict=True):
             print(f"  typed:   {' '.join(step.words)}"[: WIDTH + 60])
             print(f"  printed: {_shown(step, text)}")
         for fault in one.faults:
             print(f"  WRONG    {fault}")
+    right = Counter(one.case.kind for one in answers if not one.faults)
     print()
-    show_kinds(answers)
+    for kind, cases in Counter(one.case.kind for one in answers).items():
+        print(f"{kind:22} {right[kind]:3} of {cases:3} right")
+    print(f"{right.total()} of {len(answers)} right")
 
 
 def _shown(step: Step, text: str) -> str:
@@ -151,22 +141,6 @@ def _shown(step: Step, text: str) -> str:
             start = max(flat.rfind(". ", 0, found.start()) + 2, found.start() - WIDTH // 2, 0)
             parts.append(flat[start : found.end() + WIDTH // 2])
     return " ... ".join(parts)
-
-
-def show_kinds(answers: Sequence[Answered]) -> None:
-    """Print, by kind of input, how many cases led to the cause before, and how many are right."""
-    names = [*Led]
-    print(f"{'kind':22} {'cases':>5}   before: {'  '.join(names)}   now: right  wrong")
-    kinds = list(dict.fromkeys(one.case.kind for one in answers))
-    for kind in (*kinds, "all"):
-        mine = [one for one in answers if kind in (one.case.kind, "all")]
-        before = Counter(one.case.before for one in mine)
-        columns = "  ".join(f"{before[name]:>{len(name)}}" for name in names)
-        wrong = sum(bool(one.faults) for one in mine)
-        right = len(mine) - wrong
-        print(f"{kind:22} {len(mine):5}           {columns}        {right:5}  {wrong:5}")
-    right = sum(not one.faults for one in answers)
-    print(f"\n{right} of {len(answers)} right. {REVIEWED}")
 
 
 def main() -> int:

@@ -26,19 +26,15 @@ from typing import Any
 from support.odd_runs import ODD, RECORDED, ROOT
 
 from driftscope.trace.segments import digest_of
-from verification.faults import attempts
 from verification.faults.cases import Case, case_of, figures_of, run_case
 
 LIMIT_S = 10
 """CPU time of its process after which a case counts as hanging, in seconds."""
 WAITING = 6
 """Multiple of it after which a case counts as hanging on the clock: other processes take their
-share of the machine, and `inspect` waits for one that imports vLLM."""
+share of the machine."""
 MEMORY_BYTES = 1 << 30
 """Most memory that a case may add to its process, in bytes."""
-SLOW = {"ablate": 6.0}
-"""Commands that take longer than others, with the multiple of the time that they may take: `ablate`
-runs both models."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 CASES_PER_PROCESS = 400
 
@@ -99,7 +95,7 @@ def campaign(
     longer than `limit_s` counts as hanging."""
     found, deadline = Found(), time.monotonic() + seconds
     _import_everything()
-    with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name, attempts.running():
+    with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name:
         folder = Path(name)
         sound = sound_runs(folder / "sound")
         found.sound = len(sound)
@@ -121,17 +117,13 @@ def campaign(
 
 _IMPORTED_LATE = (
     "duckdb",
-    "openai",
     "pydantic",
     "driftscope.pipeline",
-    "driftscope.ablate.run",
     "driftscope.cli.ingest",
     "driftscope.ingest.run_directory",
-    "driftscope.inspect.trial.trial",
     "driftscope.analysis.compare",
     "driftscope.cli.run_reports",
     "driftscope.cli.screens.watch",
-    "driftscope.workloads.client.replay",
     "driftscope_reports.html",
 )
 """Modules that commands import when they run."""
@@ -173,7 +165,6 @@ class _Worker:
             self._begin(number + 1)
         if self.process.is_alive():
             case = case_of(self._at, self._sound)
-            limit_s *= SLOW.get(case.command, 1.0)
             busy, passed = self._cpu_s() - self._cpu, time.monotonic() - self._since
             if busy < limit_s and passed < WAITING * limit_s:
                 return False

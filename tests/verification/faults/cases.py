@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -17,7 +16,7 @@ import pyarrow as pa
 from driftscope.boundary.text import shown
 from driftscope.errors import EXIT_OK, DriftscopeError
 from driftscope.trace.reader import read_trace
-from verification.faults import attempts, disk, words
+from verification.faults import attempts, disk
 from verification.faults.command import check_files, outcome_of
 from verification.faults.mutations import KEEPS_FIGURES, MUTATIONS
 
@@ -43,26 +42,13 @@ COMMAND_SHARE = 0.03
 """Share of the damaged runs that go through a whole command."""
 Attempt = Callable[[Random, Path, Path], None]
 OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
-    ("condition", READ): (0.12, words.parse_condition),
-    ("condition", "analyze"): (0.004, words.say_condition),
-    ("other files", READ): (0.08, words.read_file),
-    ("tools' files", "ingest"): (0.03, attempts.ingest),
-    ("models", "ablate"): (0.002, attempts.ablate),
-    ("configs", "inspect"): (0.05, attempts.edit_config),
-    ("headers", "inspect"): (0.03, attempts.edit_header),
-    ("model bytes", "inspect"): (0.03, attempts.damage_file),
-    ("modules", "inspect"): (0.002, attempts.bring_code),
-    ("logs", "ingest"): (0.02, attempts.repeat_marks),
-    ("large numbers", "ingest"): (0.02, attempts.count_rounds),
+    ("other files", READ): (0.1, attempts.read_file),
+    ("tools' files", "ingest"): (0.05, attempts.ingest),
     ("null elements", READ): (0.02, attempts.read_nulls),
     ("null elements", "analyze"): (0.002, attempts.analyse_nulls),
     ("odd runs", "ls"): (0.002, attempts.list_runs),
-    ("removal", "rm"): (0.02, attempts.remove_runs),
-    ("options", "any"): (0.01, words.say_option),
+    ("options", "any"): (0.01, attempts.say_option),
     ("full disk", "write"): (0.02, disk.write_on_a_full_disk),
-    ("killed", "write"): (0.02, disk.write_and_be_killed),
-    ("hostile server", "watch"): (0.005, partial(attempts.ask_server, "watch")),
-    ("hostile server", "replay"): (0.004, partial(attempts.ask_server, "replay")),
 }
 """Cases other than damaged runs, by name and command, each with its share of all cases."""
 

@@ -1,4 +1,4 @@
-"""Test a writer whose disk is full at random moments, or that is killed at a random one.
+"""Test a writer whose disk is full at random moments.
 
 No privilege is needed: calls that need space fail as on a full disk, all others work normally.
 """
@@ -17,10 +17,10 @@ from random import Random
 from typing import Any
 
 import pyarrow.parquet as pq
-from support.killed_writer import CHANGES, Killer, handed_over
+from support.killed_writer import handed_over
 from support.runs import Spec, manifest
 
-from driftscope.errors import DriftscopeError, TraceError
+from driftscope.errors import TraceError
 from driftscope.trace import writer, writer_files
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace
@@ -49,7 +49,7 @@ def write_on_a_full_disk(random: Random, _: Path, folder: Path) -> None:
         random.choice((7, 40)),
         random.choice((3000, 9000, 1 << 20)),
     )
-    code = _in_child(lambda _: _write_full(run, turn, segment, first, last))[0]
+    code = _in_child(lambda: _write_full(run, turn, segment, first, last))
     assert code in (0, REFUSED), f"the writer ended with {code:#x}"
     if code == REFUSED or not (run / MANIFEST).exists():
         return
@@ -64,34 +64,14 @@ def write_on_a_full_disk(random: Random, _: Path, folder: Path) -> None:
     _check_rows(trace.verify.to_pylist())
 
 
-def write_and_be_killed(random: Random, _: Path, folder: Path) -> None:
-    """Rows flushed before the kill are read as they were handed over."""
-    number, moment = random.randint(1, MOST_CALLS), random.choice(("before", "after"))
-    run, turn, segment = (
-        folder / "run",
-        random.choice((7, 40)),
-        random.choice((3000, 9000, 1 << 20)),
-    )
-    code, flushed = _in_child(lambda tell: _write_killed(run, turn, segment, number, moment, tell))
-    assert code == 0 or os.WTERMSIG(code) == signal.SIGKILL, f"the writer ended with {code:#x}"
-    try:
-        found = read_trace(run).verify.to_pylist()
-    except DriftscopeError:
-        assert not flushed, f"{flushed} rows were flushed and cannot be read"
-        return
-    assert len(found) >= flushed, f"{len(found)} rows of {flushed} that were flushed"
-    assert found == EXPECTED[: len(found)], "other rows than were handed over"
-
-
 def _check_rows(found: list[Any]) -> None:
     steps = [row["step"] for row in found]
     assert steps == sorted(set(steps)), "rows out of order or twice"
     assert found == [EXPECTED[step] for step in steps], "other rows than were handed over"
 
 
-def _in_child(work: Callable[[Callable[[int], None]], None]) -> tuple[int, int]:
-    """Return the exit status of a forked process, and the last number that it sent."""
-    receive, send = os.pipe()
+def _in_child(work: Callable[[], None]) -> int:
+    """Return the exit status of a forked process."""
     pid = os.fork()
     if not pid:
         code = 1
@@ -99,33 +79,14 @@ def _in_child(work: Callable[[Callable[[int], None]], None]) -> tuple[int, int]:
             resource.setrlimit(resource.RLIMIT_CPU, (CHILD_S, CHILD_S))
             signal.alarm(WAITING * CHILD_S)
             logging.disable()
-            work(lambda number: _tell(send, number))
+            work()
             code = 0
         except TraceError:
             code = REFUSED
         finally:
             os._exit(code)
-    os.close(send)
-    with os.fdopen(receive, "rb") as told:
-        numbers = told.read().split()
     status = os.waitpid(pid, 0)[1]
-    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else status
-    return code, int(numbers[-1]) if numbers else 0
-
-
-def _tell(descriptor: int, number: int) -> None:
-    os.write(descriptor, b"%d\n" % number)
-
-
-def _write_killed(
-    run: Path, turn: int, segment: int, number: int, moment: str, tell: Callable[[int], None]
-) -> None:
-    killer = Killer(number, moment)
-    killer.wrap(os, "open", lambda _path, flags=0, *_: bool(flags & os.O_CREAT))
-    for name in CHANGES:
-        killer.wrap(os, name)
-    killer.wrap(pq, "write_table")
-    _write(run, turn, segment, tell)
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else status
 
 
 def _write_full(run: Path, turn: int, segment: int, first: int, last: int) -> None:
@@ -134,10 +95,6 @@ def _write_full(run: Path, turn: int, segment: int, first: int, last: int) -> No
     disk.wrap(os, "writev", _grows)
     disk.wrap(pq, "write_table", lambda *_: True)
     disk.wrap(os, "link", lambda *_: True)
-    _write(run, turn, segment, lambda _: None)
-
-
-def _write(run: Path, turn: int, segment: int, tell: Callable[[int], None]) -> None:
     writer_files.SEGMENT_BYTES = segment
     vars(writer)["STATUS_S"] = 0.0  # each flush rewrites the status
     writer_files.create_run(run, manifest(Spec()))
@@ -148,7 +105,6 @@ def _write(run: Path, turn: int, segment: int, tell: Callable[[int], None]) -> N
         made.flush_soon()
         while _handled(made) < end:
             time.sleep(0.0005)
-        tell(made.status().rows.get("verify", 0))
     made.close()
 
 
