@@ -112,7 +112,7 @@ def show_table(analysis: Analysis, *, stderr: bool = False) -> None:
     """Print the figures to stdout, or to stderr if stdout is used for JSON."""
     width = max(_PIPE_WIDTH, (len(analysis.runs) + 2) * _RUN_WIDTH)
     width = max(width, _REPLAY_WIDTH if analysis.senders else 0)
-    output_console(width, stderr=stderr).print(render(analysis))
+    output_console(width, stderr=stderr).print(render(analysis), crop=False)
 
 
 def say_where(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -71,25 +74,56 @@ BADGES = {
 """Word of each state, before the headline."""
 
 
+_COMMAND = re.compile(r"`(driftscope [^`]+)`[ .:,]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Sentences beside a name, wrapped, in which each command has a line of its own that is never
+    broken: it works when pasted. Print with crop=False."""
+
+    text: str
+    name: str = ""
+    name_width: int = 0
+    """Columns of the name; 0: the sentences begin at the left."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines."""
+        begin = " " * (self.name_width + 2 if self.name_width else 0)
+        room = options.max_width - len(begin)
+        lines: list[str] = []
+        for sentence in self.text.split("\n"):
+            for place, piece in enumerate(_COMMAND.split(sentence)):
+                if place % 2:
+                    lines.append(piece)
+                elif piece:
+                    lines += [line.plain.rstrip() for line in Text(piece).wrap(console, room)]
+        for place, line in enumerate(lines):
+            bold = console.get_style("bold") if not place and self.name else None
+            yield Segment(begin if place else self.name.ljust(len(begin)), bold)
+            yield Segment(line)
+            yield Segment.line()
+
+
 def first_screen(analysis: Analysis) -> list[RenderableType]:
     """Return the badge and the headline, the most urgent finding, and a line for each figure,
     topic and action."""
     screen = analysis.screen
-    head = [Text(shown(f"[{BADGES[screen.state]}] {screen.headline}"), style="bold")]
+    head: list[RenderableType] = [
+        Text(shown(f"[{BADGES[screen.state]}] {screen.headline}"), style="bold")
+    ]
     head += [
         Text(shown(f"Part of {run.label}: {run.slice.words(run.requests)}."))
         for run in analysis.runs
         if run.slice is not None
     ]
     if screen.subject is not None:
-        head.append(Text(shown(f"But: {screen.cause.rstrip('.')} {certainty(screen.subject)}.")))
-    lines = Table(box=None, pad_edge=False, show_header=False)
-    lines.add_column(style="bold", no_wrap=True)
-    lines.add_column()
-    for figure in screen.figures:
-        lines.add_row(shown(figure.value), Text(shown(f"{figure.unit}; {figure.reference}")))
-    for topic, texts in screen.lines:
-        lines.add_row(topic.words, Text("\n".join(map(shown, texts))))
+        cause = f"But: {screen.cause.rstrip('.')} {certainty(screen.subject)}."
+        head.append(Lines(text=shown(cause)))
+    rows = [
+        (shown(figure.value), [f"{figure.unit}; {figure.reference}"]) for figure in screen.figures
+    ]
+    rows += [(topic.words, list(texts)) for topic, texts in screen.lines]
     for place, action in enumerate(screen.actions, start=1):
         name = "What to do" if len(screen.actions) == 1 else f"What to do, {place}"
         # The advice, its reason if that is not told yet, the option, and causes to check.
@@ -106,8 +140,12 @@ def first_screen(analysis: Analysis) -> list[RenderableType]:
             *option,
             *causes(action),
         ]
-        lines.add_row(name, Text("\n".join(map(shown, action_lines))))
-    return [*head, lines]
+        rows.append((name, action_lines))
+    width = max(len(name) for name, _ in rows)
+    return head + [
+        Lines(text="\n".join(map(shown, texts)), name=name, name_width=width)
+        for name, texts in rows
+    ]
 
 
 def certainty(finding: Finding) -> str:
@@ -385,7 +423,7 @@ def show_comparison(comparison: Comparison, *, everything: bool = False) -> None
     console.print(f"{verdict(comparison)}.")
     console.print(_pairing(comparison))
     if settle := comparison.comparability.settle(comparison.claim):
-        console.print(f"To know: {shown(settle)}")
+        console.print(Lines(text=f"To know: {shown(settle)}"), crop=False)
     elif warning := comparison.comparability.warning:
         console.print(f"Note: {shown(warning)}.")
     labels = (comparison.first, comparison.second)
@@ -467,7 +505,7 @@ def show_advice(advice: Advice) -> None:
     """Print the setting to choose or the K to measure, the table, and what was not measured."""
     console = output_console(_ADVICE_WIDTH)
     for line in _choice(advice):
-        console.print(Text(shown(line), style="bold"))
+        console.print(Text(shown(line), style="bold"), soft_wrap=True)
     if advice.tells_nothing:
         return
     console.print(_advice_table(advice))

@@ -378,9 +378,21 @@ def test_each_action_is_advised_with_its_reason_and_stated_once(tmp_path: Path) 
     found = analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})
     text = " ".join(_text(found).split())
     for action in found.screen.actions:
-        assert action.short_advice.removesuffix(".") in text
+        for words in action.short_advice.removesuffix(".").split("`"):
+            assert words.strip(" .:,") in text
         assert text.count(action.title) >= 1
         assert text.count(action.statement) <= 1, "it is stated once"
+
+
+def test_a_command_is_on_a_line_of_its_own_that_is_not_broken(tmp_path: Path) -> None:
+    found = analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})
+    out = io.StringIO()
+    Console(file=out, width=50).print(render(found), crop=False)
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    commands = [line for line in lines if line.startswith("driftscope pays ")]
+    assert len(commands) == 1 and shlex.split(commands[0])[3] == "--speculative-config"
+    assert json.loads(shlex.split(commands[0])[4])["method"] == "eagle3"
+    assert not any("`" in line for line in lines)
 
 
 def test_what_to_do_has_its_option_on_a_line_of_its_own(tmp_path: Path) -> None:
