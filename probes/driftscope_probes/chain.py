@@ -211,7 +211,7 @@ class ChainMeasurement:
 
     @functools.cached_property
     def _shares_cache(self) -> bool:
-        return self._drafter.shares_cache
+        return self._drafter.shares_cache()
 
 
 class HostTransfer:

@@ -20,7 +20,7 @@ from driftscope.trace.manifest import (
     BY_QUERY,
     Manifest,
 )
-from driftscope.vocabulary import RMS_BY_DEPTH
+from driftscope.vocabulary import RMS_BY_DEPTH, Execution
 
 if TYPE_CHECKING:
     import torch
@@ -151,8 +151,6 @@ class Kind:
     name: str
     methods: tuple[str, ...]
     """The engine's names of the speculation methods."""
-    drafters: tuple[str, ...] = ()
-    """The engine's drafter classes; (): any class."""
     parallel: bool = False
     """Whether this is the method's `parallel_drafting` variant."""
     modules: bool = False
@@ -200,74 +198,66 @@ class Kind:
         return tuple(name for name in RMS_BY_DEPTH if name in there)
 
 
-class Drafter(Protocol):
-    """A drafter that an engine has loaded; no property changes while it serves."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drafter:
+    """A drafter that an engine has loaded; nothing of it changes while it serves."""
 
-    @property
-    def model(self) -> Any:
-        """The engine's drafter module, such as vLLM's Eagle3LlamaForCausalLM."""
-
-    @property
-    def layers(self) -> Mapping[str, AttentionLayer]:
-        """Attention layers by name, in order of depth in the network."""
+    model: Any
+    """The engine's drafter module, such as vLLM's Eagle3LlamaForCausalLM."""
+    layers: Mapping[str, AttentionLayer]
+    """Attention layers by name, in order of depth in the network."""
+    kind: Kind
+    dtype: torch.dtype
+    """Data type of activations; a parameter may have another, such as a table of token ids."""
+    k: int
+    """Largest chain length."""
+    max_requests: int
+    """Largest number of requests in a step."""
+    max_slots: int
+    """Number of slots in the longest context; drafts beyond it do not count."""
+    compiled: bool = False
+    """Whether the engine compiles models."""
+    samples: bool = True
+    """Whether the engine may change received logits in place, to sample or to mask tokens."""
+    aux_states: int = 0
+    """Number of captured target layers that are combined for the drafter."""
+    backend: str = ""
+    """The engine's name of the attention backend; empty without attention."""
+    notes: tuple[str, ...] = ()
+    """Notes on what of it is not recorded."""
+    shares_cache: Callable[[], bool] = lambda: False
+    """Whether other layers may write to the memory that holds the drafter's keys."""
+    forward_mode: Callable[[], str] = lambda: Execution.EAGER
+    """Returns the execution mode of the forward in progress, one of `Execution`."""
+    offer_lse: Callable[[], bool] = lambda: False
+    """Makes the attention kernel return its log-sum-exp; returns False if it has none."""
 
     @property
     def device(self) -> torch.device:
         """Device that the drafter runs on."""
-
-    @property
-    def kind(self) -> Kind:
-        """Kind of the drafter."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Data type of the drafter's activations."""
-
-    @property
-    def k(self) -> int:
-        """Largest chain length."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether the engine compiles models."""
-
-    @property
-    def samples(self) -> bool:
-        """Whether the engine may change logits in place after it receives them."""
-
-    @property
-    def max_requests(self) -> int:
-        """Largest number of requests in a step."""
-
-    @property
-    def max_slots(self) -> int:
-        """Number of slots in the longest context; drafts beyond it do not count."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     @property
     def queries(self) -> int:
         """Number of queries measured per request and forward: 1, or K for a block drafter."""
-
-    @property
-    def shares_cache(self) -> bool:
-        """Whether other layers may write to the memory that holds the drafter's keys."""
+        return self.k if self.kind.block else 1
 
     @property
     def final_norms(self) -> tuple[Any, ...]:
         """Modules whose input is the pre-norm residual stream; one per head, if any."""
-
-    @property
-    def aux_states(self) -> int:
-        """Number of captured target layers that are combined for the drafter."""
+        return tuple(self.model.get_submodule(path) for path in self.kind.norms)
 
     @property
     def aux_norms(self) -> tuple[Any, ...]:
-        """Norms whose output is the input of fc."""
-
-    def forward_mode(self) -> str:
-        """Return the execution mode of the forward in progress, one of `Execution`."""
-
-    def offer_lse(self) -> bool:
-        """Make the attention kernel return its log-sum-exp; return False if it has none."""
+        """Norms whose output is the input of fc: `fc_norm`, or else the norm of norm_before_fc."""
+        if not self.aux_states:
+            return ()
+        inner = self.model.model
+        if per_layer := getattr(inner, "fc_norm", None):
+            return tuple(per_layer)
+        over_all = getattr(inner, "input_norm", None)
+        return () if over_all is None else (over_all,)
 
 
 _ON_TARGET = "aux_hidden_state_layers"

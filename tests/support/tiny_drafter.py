@@ -20,7 +20,7 @@ from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import BY_DEPTH, FED_RMS, MASSES, POSTNORM_RMS
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.discovery import Anatomy
-from driftscope_probes.drafter import Kind
+from driftscope_probes.drafter import Drafter, Kind
 from driftscope_probes.encoder import complete
 from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep
 from driftscope_probes.guard import Guard
@@ -30,7 +30,7 @@ from driftscope_probes.recorder import assemble_recorder
 from driftscope_probes.settings import Settings
 from driftscope_probes.taps import Taps
 from driftscope_probes.torch_masses import Chains, sink_mask
-from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import drafter_of
 from driftscope_probes.vllm.schedule import VllmSchedules
 from driftscope_probes.vllm.support import EAGLE3
 
@@ -410,7 +410,7 @@ def watched(kind: Kind, model: Any, attention: Mapping[str, Any], *_: object) ->
 
 def tiny_drafter(
     *, fc_norm: bool = False, norm_output: bool = False, norm_before_fc: bool = False, k: int = K
-) -> VllmDrafter:
+) -> Drafter:
     """Return a drafter with the flags of EAGLE-3 (all off), EAGLE-3.1 (the first two on) or
     others."""
     torch.manual_seed(2)
@@ -418,13 +418,12 @@ def tiny_drafter(
         fc_norm=fc_norm, norm_output=norm_output, norm_before_fc=norm_before_fc
     ).eval()
     model.requires_grad_(False)
-    return VllmDrafter(
-        model=model,
-        attention=dict(zip(LAYERS, model.model.attention, strict=True)),
-        config=engine_config(k),
-        device=torch.device("cpu"),
-        kind=FOUND,
-    )
+    return drafter_of(model, attention_of(model), engine_config(k), FOUND)
+
+
+def attention_of(model: Any) -> dict[str, Any]:
+    """Return the drafter's attention modules by name."""
+    return dict(zip(LAYERS, model.model.attention, strict=True))
 
 
 SINKS = (0, 3)
@@ -436,7 +435,7 @@ class Bench:
     make_kernels: ClassVar[Callable[[ChainBuffers], Kernels]] = TorchKernels
     use_triton: ClassVar = False
 
-    def __init__(self, drafter: VllmDrafter, guard: Guard, *, in_graph: bool = False) -> None:
+    def __init__(self, drafter: Drafter, guard: Guard, *, in_graph: bool = False) -> None:
         layout = Layout(depths=drafter.k, layers=len(LAYERS), aux=AUX)
         self.drafter, self.proposer = drafter, SimpleNamespace(model=drafter.model)
         self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
@@ -494,7 +493,7 @@ class Bench:
 class Worker:
     """Calls a recorder like vLLM's hooks do, around a drafter that runs with or without graphs."""
 
-    drafter: VllmDrafter
+    drafter: Drafter
     settings: Settings
     calls: list[str] = field(default_factory=list)
     """How each chain was drafted."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +17,10 @@ import torch
 
 from driftscope.boundary.files import first_line
 from driftscope.errors import UnknownDrafterError
-from driftscope.vocabulary import Execution
 from driftscope_probes.discovery import ROWS, Anatomy, anatomy_of, made_up
 from driftscope_probes.drafter import (
     AttentionKind,
-    AttentionLayer,
+    Drafter,
     KeyReader,
     Kind,
     Observer,
@@ -108,110 +106,7 @@ NO_MODEL = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SglangDrafter:
-    """The properties of a drafter that SGLang has loaded; see `Drafter`."""
-
-    worker: Any
-    """SGLang's EagleDraftWorker."""
-    attention: dict[str, Any]
-    """SGLang's RadixAttention modules by name, in order of depth in the network."""
-    kind: Kind
-    layers: dict[str, AttentionLayer] = field(init=False)
-    """The modules of `attention`, wrapped for taps and meters."""
-
-    def __post_init__(self) -> None:
-        """Wrap the attention modules."""
-        pool = self.worker.draft_runner.token_to_kv_pool
-        wrapped = {
-            name: SglangAttentionLayer(layer, pool) for name, layer in self.attention.items()
-        }
-        object.__setattr__(self, "layers", wrapped)
-
-    @property
-    def model(self) -> Any:
-        """SGLang's drafter module, such as LlamaForCausalLMEagle3."""
-        return self.worker.draft_runner.model
-
-    @property
-    def device(self) -> torch.device:
-        """See Drafter."""
-        device: torch.device = next(self.model.parameters()).device
-        return device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """See Drafter."""
-        dtype: torch.dtype = self.worker.draft_runner.dtype
-        return dtype
-
-    @property
-    def k(self) -> int:
-        """See Drafter: SGLang's speculative_num_steps."""
-        return int(self.worker.speculative_num_steps)
-
-    @property
-    def compiled(self) -> bool:
-        """See Drafter: recorded rounds are eager."""
-        return False
-
-    @property
-    def samples(self) -> bool:
-        """See Drafter."""
-        return True
-
-    @property
-    def max_requests(self) -> int:
-        """See Drafter."""
-        return int(self.worker.req_to_token_pool.size)
-
-    @property
-    def max_slots(self) -> int:
-        """See Drafter."""
-        return int(self.worker.draft_runner.model_config.context_len)
-
-    @property
-    def queries(self) -> int:
-        """See Drafter."""
-        return 1
-
-    @property
-    def shares_cache(self) -> bool:
-        """See Drafter: the drafter has a pool of its own."""
-        return False
-
-    @property
-    def final_norms(self) -> tuple[Any, ...]:
-        """See Drafter."""
-        return tuple(self.model.get_submodule(path) for path in self.kind.norms)
-
-    @property
-    def aux_states(self) -> int:
-        """See Drafter: others than EAGLE-3 read the target's last state, and capture no layer."""
-        inner = getattr(self.model, "model", None)
-        return int(getattr(inner, "num_aux_hidden_states", 0))
-
-    @property
-    def aux_norms(self) -> tuple[Any, ...]:
-        """See Drafter: `fc_norm`, or else the norm of norm_before_fc."""
-        if not self.aux_states:
-            return ()
-        inner = self.model.model
-        if (per_layer := getattr(inner, "fc_norm", None)) is not None:
-            return tuple(per_layer)
-        over_all = getattr(inner, "input_norm", None)
-        return () if over_all is None else (over_all,)
-
-    def forward_mode(self) -> str:
-        """See Drafter."""
-        return Execution.EAGER
-
-    def offer_lse(self) -> bool:
-        """See Drafter: SGLang's backends keep it to themselves."""
-        return False
-
-
-def open_drafter(worker: Any) -> SglangDrafter:
+def open_drafter(worker: Any) -> Drafter:
     """Return the drafter of an EagleDraftWorker; raises UnknownDrafterError if its inside cannot be
     recorded."""
     from sglang.srt.layers.radix_attention import RadixAttention
@@ -239,8 +134,18 @@ def open_drafter(worker: Any) -> SglangDrafter:
             f"({first_line(error)})"
         ) from error
     kind = Kind(name=name, methods=(), outputs=anatomy.outputs, norms=anatomy.norms)
-    attention = {path: attention[path] for path in anatomy.layers}
-    return SglangDrafter(worker=worker, attention=attention, kind=kind)
+    pool = runner.token_to_kv_pool
+    return Drafter(
+        model=runner.model,
+        layers={path: SglangAttentionLayer(attention[path], pool) for path in anatomy.layers},
+        kind=kind,
+        dtype=runner.dtype,
+        k=int(worker.speculative_num_steps),
+        max_requests=int(worker.req_to_token_pool.size),
+        max_slots=int(runner.model_config.context_len),
+        # Others than EAGLE-3 read the target's last state, and capture no layer.
+        aux_states=int(getattr(getattr(runner.model, "model", None), "num_aux_hidden_states", 0)),
+    )
 
 
 def _watched(runner: Any, attention: dict[str, Any]) -> Anatomy:

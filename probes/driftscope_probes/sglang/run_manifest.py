@@ -27,7 +27,7 @@ from driftscope.trace.manifest import (
 from driftscope.trace.ranks import Place
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
-from driftscope_probes.drafter import named_layers
+from driftscope_probes.drafter import Drafter, named_layers
 from driftscope_probes.meter import Meter
 from driftscope_probes.recorder import (
     IDENTIFIERS_OFF,
@@ -37,7 +37,6 @@ from driftscope_probes.recorder import (
     settings_in_manifest,
 )
 from driftscope_probes.settings import Settings, run_id_of
-from driftscope_probes.sglang.drafter import SglangDrafter
 from driftscope_probes.sglang.scheduler import parsers_of
 
 RUNNER = "eagle v2"
@@ -86,7 +85,7 @@ def run_id(arguments: Any) -> str:
     return run_id_of(str(os.getpid() if alone else os.getppid()))
 
 
-def manifest_of(worker: Any, drafter: SglangDrafter, settings: Settings, meter: Meter) -> Manifest:
+def manifest_of(worker: Any, drafter: Drafter, settings: Settings, meter: Meter) -> Manifest:
     """Return the manifest of a recorded drafter, whose masses are measured by `meter`."""
     captured, source = _captured(worker)
     return _manifest(
@@ -113,7 +112,7 @@ def manifest_of_timed(worker: Any, settings: Settings, note: str) -> Manifest:
     )
 
 
-def _notes(drafter: SglangDrafter, settings: Settings) -> tuple[str, ...]:
+def _notes(drafter: Drafter, settings: Settings) -> tuple[str, ...]:
     sought = settings.sink_source == SINK_SOUGHT
     on_gpu = drafter.device.type != "cpu"
     return (*((SINKS_SOUGHT,) if sought else ()), *((EAGER_ROUNDS,) if on_gpu else ()))

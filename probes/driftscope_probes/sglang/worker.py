@@ -24,6 +24,7 @@ from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import check_unused, create_run, rewrite_manifest
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
+from driftscope_probes.drafter import Drafter
 from driftscope_probes.engine import NOBODY, EngineSeam, StepSink
 from driftscope_probes.guard import hook_method
 from driftscope_probes.process_writer import note_loads, open_writer, role_of
@@ -44,7 +45,7 @@ from driftscope_probes.sglang.chain import (
     SglangDraftCall,
     without_graph,
 )
-from driftscope_probes.sglang.drafter import SglangDrafter, open_drafter
+from driftscope_probes.sglang.drafter import open_drafter
 from driftscope_probes.sglang.run_manifest import manifest_of, manifest_of_timed, ranks_of, run_id
 from driftscope_probes.sglang.scheduler import (
     WARM_UP,
@@ -314,7 +315,7 @@ def check_parallelism(arguments: Any) -> None:
             )
 
 
-def _drafter_of(worker: Any) -> tuple[SglangDrafter | None, str]:
+def _drafter_of(worker: Any) -> tuple[Drafter | None, str]:
     """Return the drafter, or else why its inside cannot be recorded."""
     try:
         return open_drafter(worker), ""
@@ -336,7 +337,7 @@ def _timed(worker: Any, settings: Settings, writer: TraceWriter, note: str) -> T
 
 def _recorded(
     worker: Any,
-    drafter: SglangDrafter,
+    drafter: Drafter,
     settings: Settings,
     writer: TraceWriter,
     notes: tuple[str, ...],

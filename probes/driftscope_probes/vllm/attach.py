@@ -28,7 +28,7 @@ from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
-from driftscope_probes.drafter import CapturedLayers, with_captured
+from driftscope_probes.drafter import CapturedLayers, Drafter, with_captured
 from driftscope_probes.meter import Meter
 from driftscope_probes.process_writer import note_loads, open_writer, role_of
 from driftscope_probes.recorder import (
@@ -56,7 +56,7 @@ from driftscope_probes.start_guard import (
 )
 from driftscope_probes.step_record import StepTimer
 from driftscope_probes.vllm import support
-from driftscope_probes.vllm.drafter import VllmDrafter, open_drafter
+from driftscope_probes.vllm.drafter import open_drafter
 from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules, parsers_of
 from driftscope_probes.vllm.support import place_in, run_id_of
 from driftscope_probes.witness import StartWitness, Verdict
@@ -93,22 +93,23 @@ def loses_temperature() -> bool:
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
-def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, meter: Meter) -> Manifest:
+def manifest_of(
+    drafter: Drafter, config: Any, runner: str, settings: Settings, meter: Meter
+) -> Manifest:
     """Return the manifest of a recorded drafter, whose masses are measured by `meter`; `runner` is
     "v1" or "v2"."""
-    speculation = drafter.config.speculative_config
     return _manifest(
-        drafter.config,
+        config,
         runner,
         settings,
-        drafter=_model(drafter.config, speculation.draft_model_config),
+        drafter=_model(config, config.speculative_config.draft_model_config),
         norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
         attention_backend=drafter.backend,
         **masses_in_manifest(drafter, settings, meter),
         query_kind=drafter.kind.query_kind,
         notes=(
             *drafter.notes,
-            *((SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else ()),
+            *((SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.layers else ()),
         ),
     )
 
@@ -280,7 +281,7 @@ class LoadedProposer:
 class _Loaded(NamedTuple):
     """A drafter with its recorder, before the engine has loaded its other models."""
 
-    drafter: VllmDrafter
+    drafter: Drafter
     manifest: Manifest
     settings: Settings
 
@@ -326,7 +327,7 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
             schedules=VllmSchedules(loaded.cache),
             later_rank=place.rank > 0,
         )
-        manifest = manifest_of(drafter, loaded.runner, settings, recorder.meter)
+        manifest = manifest_of(drafter, config, loaded.runner, settings, recorder.meter)
         manifest = replace(
             manifest,
             notes=(*manifest.notes, *notes),
@@ -387,7 +388,7 @@ def begin_recording(proposer: Any, models: LoadedModels) -> None:
         if recorder_of(proposer) is None:
             _begin_timed(proposer, models, settings)
         else:
-            _begin_run(proposer, models.captured)
+            _begin_run(proposer, models)
     if guard.fault is not None:
         _undo(proposer, models, guard.fault)
 
@@ -402,21 +403,21 @@ def begin_without_drafter(runner: Any, version: str, config: Any) -> None:
         LoadedModels(
             runner=version,
             config=config,
-            captured=lambda: CapturedLayers(layers=(), source=None),
+            captured=CapturedLayers,
             timed=True,
             hook=lambda _: None,
         ),
     )
 
 
-def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
+def _begin_run(proposer: Any, models: LoadedModels) -> None:
     waiting: _Loaded = getattr(proposer, _LOADED)
     delattr(proposer, _LOADED)
-    drafter, settings = waiting.drafter, waiting.settings
-    hf_config = drafter.config.speculative_config.draft_model_config.hf_config
-    layers = CapturedLayers(layers=(), source=None)
+    drafter, settings, config = waiting.drafter, waiting.settings, models.config
+    hf_config = config.speculative_config.draft_model_config.hf_config
+    layers = CapturedLayers()
     with StartGuard("the captured layers are not recorded"):
-        layers = captured()
+        layers = models.captured()
     manifest = with_captured(waiting.manifest, layers, drafter.aux_states, hf_config)
     create_run(settings.trace, manifest, join=True)
     recorder = recorder_of(proposer)
@@ -430,7 +431,7 @@ def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
 
     if recorder.search is not None:
         recorder.search.report = lambda sinks: rewrite(with_sinks(current[0], sinks))
-    writer = _writer_of(proposer, settings, drafter.config)
+    writer = _writer_of(proposer, settings, config)
 
     def report(verdict: Verdict) -> None:
         if (words := _lost(verdict)) is not None:
@@ -444,12 +445,13 @@ def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
 
     # V2 drafts in full graphs, of which Python sees nothing, and a chain that is drafted without
     # them needs every rank: one that the probe left out would be waited for forever.
-    graphs = not drafter.config.model_config.enforce_eager
+    graphs = not config.model_config.enforce_eager
     unseen = graphs and drafter.device.type == "cuda" and manifest.runner == "v2"
     alone = max(manifest.tensor_parallel, manifest.data_parallel) == 1
     if alone or not unseen:
         ahead = unseen and settings.recording == IN_GRAPH
-        witness = StartWitness(drafter, drafter.layers, proposer, of_other_run=ahead)
+        layers_seen: Any = drafter.layers
+        witness = StartWitness(drafter, layers_seen, proposer, of_other_run=ahead)
         recorder.witness_first(witness, report, drafts_ahead=ahead)
 
 

@@ -17,7 +17,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ from driftscope.vocabulary import Execution
 from driftscope_probes.discovery import ROWS, Anatomy, anatomy_of
 from driftscope_probes.drafter import (
     AttentionKind,
+    Drafter,
     KeyReader,
     Kind,
     Observer,
@@ -223,45 +224,6 @@ READERS: dict[str, Callable[[Any], ValueReader]] = {
 """Readers by vLLM's backend name."""
 
 
-def reader_for(backend: str, layer: Any) -> ValueReader:
-    """Return the reader for an attention backend; raises ProbeError for an unsupported backend."""
-    if is_latent(layer):
-        return LatentKeys(layer)
-    if backend not in READERS:
-        raise ProbeError(
-            f"the drafter's attention backend {backend} is not supported by this driftscope; "
-            f"supported: {', '.join(sorted(READERS))}"
-        )
-    return READERS[backend](layer)
-
-
-def is_latent(layer: Any) -> bool:
-    """Return whether a vLLM attention layer uses latent attention."""
-    return hasattr(layer, "kv_lora_rank")
-
-
-def query_size(layer: Any) -> int:
-    """Return the count of numbers in one head's query before absorption."""
-    return int(layer.qk_nope_head_dim) + int(layer.qk_rope_head_dim)
-
-
-def tap_latent(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
-    """Tap a latent layer like `tap_attention`; some implementations have no `forward`."""
-    original = layer.forward_impl
-
-    @functools.wraps(original)
-    def observed(
-        query: Any, latent: Any, rope: Any, cache: Any, meta: Any, *a: Any, **kw: Any
-    ) -> Any:
-        result = original(query, latent, rope, cache, meta, *a, **kw)
-        if meta is not None and switch.should_record:
-            switch.observe("attention", observer, query, None)
-        return result
-
-    layer.forward_impl = observed
-    return lambda: delattr(layer, "forward_impl")
-
-
 class LatentKeys:
     """Rows of the cache, [blocks, block_size, latent + rope], as keys of a single head."""
 
@@ -321,45 +283,95 @@ class VllmAttentionLayer:
     def __init__(self, module: Any) -> None:
         """Wrap an attention module."""
         self._module = module
+        self._is_latent = hasattr(module, "kv_lora_rank")
 
     @functools.cached_property
     def kind(self) -> AttentionKind:
         """See AttentionLayer."""
-        return kind_of(self._module)
+        layer, impl = self._module, self._module.impl
+        window = getattr(layer, "sliding_window", None)
+        return AttentionKind(
+            heads=int(layer.num_heads),
+            kv_heads=int(layer.num_kv_heads),
+            head_size=int(layer.head_size),
+            scale=float(impl.scale),
+            window=int(window) if isinstance(window, int) and window > 0 else None,
+            chunk=getattr(layer, "attention_chunk_size", None),
+            softcap=float(getattr(impl, "logits_soft_cap", None) or 0.0),
+            sinks=getattr(impl, "sinks", None),
+        )
 
     @functools.cached_property
     def reader(self) -> ValueReader:
         """See AttentionLayer."""
-        return reader_for(backend_of(self._module), self._module)
+        if self._is_latent:
+            return LatentKeys(self._module)
+        if (backend := backend_of(self._module)) not in READERS:
+            raise ProbeError(
+                f"the drafter's attention backend {backend} is not supported by this driftscope; "
+                f"supported: {', '.join(sorted(READERS))}"
+            )
+        return READERS[backend](self._module)
 
     @property
     def query_size(self) -> int:
         """See AttentionLayer."""
-        return query_size(self._module) if is_latent(self._module) else self.kind.head_size
+        layer = self._module
+        if self._is_latent:  # before absorption
+            return int(layer.qk_nope_head_dim) + int(layer.qk_rope_head_dim)
+        return self.kind.head_size
 
     def cache(self) -> torch.Tensor:
-        """See AttentionLayer."""
-        return cache_of(self._module)
+        """See AttentionLayer; older versions wrap the cache in a list."""
+        cache = self._module.kv_cache
+        tensor: torch.Tensor = cache[0] if isinstance(cache, list | tuple) else cache
+        return tensor
 
     def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
         """See AttentionLayer."""
-        return tap_attention(self._module, observer, switch)
+        query, meta = self._arguments
+
+        def around(original: Any) -> Callable[..., Any]:
+            def observed(*args: Any, **kwargs: Any) -> Any:
+                if args[meta] is None or not switch.should_record:
+                    return original(*args, **kwargs)
+                with catch_lse() if _offered else _NO_LSE as caught:
+                    result = original(*args, **kwargs)
+                lse = caught[-1] if caught else None
+                switch.observe("attention", observer, args[query], lse)
+                return result
+
+            return observed
+
+        return self._replace(around)
 
     def watch(self, keep: Callable[[torch.Tensor, torch.Tensor], None]) -> Callable[[], None]:
         """See AttentionLayer."""
-        latent = is_latent(self._module)
-        owner, name = (self._module, "forward_impl") if latent else (self._module.impl, "forward")
-        original, own, first = getattr(owner, name), name in vars(owner), 0 if latent else 1
+        query, meta = self._arguments
 
-        @functools.wraps(original)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            query, meta = args[first].clone(), args[first + 4]
-            result = original(*args, **kwargs)
-            if meta is not None:
-                keep(query, result)
-            return result
+        def around(original: Any) -> Callable[..., Any]:
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                asked, result = args[query].clone(), original(*args, **kwargs)
+                if args[meta] is not None:
+                    keep(asked, result)
+                return result
 
-        setattr(owner, name, watched)
+            return watched
+
+        return self._replace(around)
+
+    @property
+    def _arguments(self) -> tuple[int, int]:
+        """Places of the query and of the attention metadata among the arguments of a forward."""
+        return (0, 4) if self._is_latent else (1, 5)
+
+    def _replace(self, around: Callable[[Any], Callable[..., Any]]) -> Callable[[], None]:
+        """Replace the forward that compiled code calls too; return the removal. Latent attention
+        has it on the module, because some implementations have no `forward`."""
+        module = self._module
+        owner, name = (module, "forward_impl") if self._is_latent else (module.impl, "forward")
+        original, own = getattr(owner, name), name in vars(owner)
+        setattr(owner, name, functools.wraps(original)(around(original)))
         return lambda: setattr(owner, name, original) if own else delattr(owner, name)
 
     def weigh(self, weights: torch.Tensor, block_table: torch.Tensor, length: int) -> torch.Tensor:
@@ -376,56 +388,9 @@ def backend_of(layer: Any) -> str:
     return str((get() if get else layer.attn_backend).get_name())
 
 
-def kind_of(layer: Any) -> AttentionKind:
-    """Return the attention parameters of a loaded vLLM `Attention` layer."""
-    impl = layer.impl
-    window = getattr(layer, "sliding_window", None)
-    return AttentionKind(
-        heads=int(layer.num_heads),
-        kv_heads=int(layer.num_kv_heads),
-        head_size=int(layer.head_size),
-        scale=float(impl.scale),
-        window=int(window) if isinstance(window, int) and window > 0 else None,
-        chunk=getattr(layer, "attention_chunk_size", None),
-        softcap=float(getattr(impl, "logits_soft_cap", None) or 0.0),
-        sinks=getattr(impl, "sinks", None),
-    )
-
-
-def cache_of(layer: Any) -> torch.Tensor:
-    """Return the layer's KV cache, which older versions wrap in a list."""
-    cache = layer.kv_cache
-    tensor: torch.Tensor = cache[0] if isinstance(cache, list | tuple) else cache
-    return tensor
-
-
-def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
-    """Pass each call of a layer with an active cache to `observer`; return the removal."""
-    if is_latent(layer):
-        return tap_latent(layer, observer, switch)
-    original = layer.impl.forward
-
-    @functools.wraps(original)
-    def observed(
-        layer_: Any, query: Any, key: Any, value: Any, cache: Any, meta: Any, *a: Any, **kw: Any
-    ) -> Any:
-        if meta is None or not switch.should_record:
-            return original(layer_, query, key, value, cache, meta, *a, **kw)
-        if not _offered:
-            result = original(layer_, query, key, value, cache, meta, *a, **kw)
-            switch.observe("attention", observer, query, None)
-            return result
-        with catch_lse() as caught:
-            result = original(layer_, query, key, value, cache, meta, *a, **kw)
-        switch.observe("attention", observer, query, caught[-1] if caught else None)
-        return result
-
-    layer.impl.forward = observed
-    return lambda: delattr(layer.impl, "forward")
-
-
 _offered = False
 """Whether vLLM's FlashAttention backend has been patched to serve `catch_lse`."""
+_NO_LSE = contextlib.nullcontext[list[torch.Tensor]]([])
 _caught: list[torch.Tensor] | None = None
 """List that receives the log-sum-exp of the attention call in progress; one thread runs a model."""
 
@@ -485,122 +450,55 @@ def forward_mode(compiled: bool) -> str:
     return {"PIECEWISE": Execution.PIECEWISE, "FULL": Execution.FULL}.get(str(name), plain)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class VllmDrafter:
-    """The properties of a drafter that vLLM has loaded; see `Drafter`."""
-
-    model: Any
-    """vLLM's drafter module, such as Eagle3LlamaForCausalLM."""
-    attention: dict[str, Any]
-    """vLLM's attention modules by name, in order of depth in the network."""
-    config: Any
-    """The engine's VllmConfig."""
-    device: torch.device
-    kind: Kind = EAGLE3
-    notes: tuple[str, ...] = ()
-    """Notes on what of it is not recorded."""
-    layers: dict[str, VllmAttentionLayer] = field(init=False)
-    """The modules of `attention`, wrapped for taps and meters."""
-
-    def __post_init__(self) -> None:
-        """Wrap the attention modules."""
-        wrapped = {name: VllmAttentionLayer(layer) for name, layer in self.attention.items()}
-        object.__setattr__(self, "layers", wrapped)
-
-    @property
-    def backend(self) -> str:
-        """vLLM's name of the attention backend, such as CPU_ATTN; empty without attention."""
-        return next((backend_of(layer) for layer in self.attention.values()), "")
-
-    def offer_lse(self) -> bool:
-        """See Drafter: FlashAttention computes the log-sum-exp anyway."""
-        return self.backend == "FLASH_ATTN" and offer_lse()
-
-    def forward_mode(self) -> str:
-        """See Drafter."""
-        return forward_mode(self.compiled)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Data type of activations; a parameter may have another, such as a table of token ids."""
-        dtype: torch.dtype = self.config.speculative_config.draft_model_config.dtype
-        return dtype
-
-    @property
-    def k(self) -> int:
-        """Largest chain length."""
-        return int(self.config.speculative_config.num_speculative_tokens)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether vLLM compiles models."""
-        mode = getattr(self.config.compilation_config, "mode", 0) or 0
-        return not self.config.model_config.enforce_eager and int(mode) > 0
-
-    @property
-    def samples(self) -> bool:
-        """Whether vLLM may change received logits in place, to sample or to mask tokens."""
-        speculation = self.config.speculative_config
-        greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
-        return not greedy or bool(getattr(speculation, "use_heterogeneous_vocab", False))
-
-    @property
-    def max_requests(self) -> int:
-        """Largest number of requests in a step."""
-        return int(self.config.scheduler_config.max_num_seqs)
-
-    @property
-    def max_slots(self) -> int:
-        """Number of slots in the longest context; drafts beyond it do not count."""
-        return int(self.config.model_config.max_model_len)
-
-    @property
-    def queries(self) -> int:
-        """Number of queries measured per request and forward: 1, or K for a block drafter."""
-        return self.k if self.kind.block else 1
-
-    @property
-    def shares_cache(self) -> bool:
-        """Whether other layers may write to the memory of the drafter's keys, in blocks that have
-        been freed: vLLM lets layers of different kinds share memory."""
-        layers = self.config.compilation_config.static_forward_context
-        own = [_extent(layer) for layer in self.attention.values()]
-        others = [_extent(layer) for name, layer in layers.items() if name not in self.attention]
-        return any(
-            low < other_high and other_low < high
-            for low, high in own
-            for other_low, other_high in others
-        )
-
-    @property
-    def final_norms(self) -> tuple[Any, ...]:
-        """Modules whose input is the pre-norm residual stream; one per head, if any."""
-        return tuple(self.model.get_submodule(path) for path in self.kind.norms)
-
-    @property
-    def aux_states(self) -> int:
-        """Number of captured target layers that are combined for the drafter.
-
-        It is 0 for a block drafter, whose captured states have the target's rows and not those of
-        its queries.
-        """
-        inner: Any = getattr(self.model, "model", None)
-        if self.kind.block or not getattr(inner, "use_aux_hidden_state", False):
-            return 0
+def drafter_of(
+    model: Any,
+    attention: Mapping[str, Any],
+    config: Any,
+    kind: Kind = EAGLE3,
+    notes: tuple[str, ...] = (),
+) -> Drafter:
+    """Return the properties of vLLM's drafter module, with the `attention` modules by name and the
+    engine's VllmConfig."""
+    speculation, compilation = config.speculative_config, config.compilation_config
+    compiled = not config.model_config.enforce_eager and int(compilation.mode or 0) > 0
+    greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
+    backend = next((backend_of(layer) for layer in attention.values()), "")
+    inner, states = getattr(model, "model", None), 0
+    # A block drafter's captured states have the target's rows and not those of its queries.
+    if not kind.block and getattr(inner, "use_aux_hidden_state", False):
         # vLLM's Qwen3-style drafter uses another name for it.
         count = getattr(inner, "num_aux_hidden_states", None)
-        return int(inner.num_aux_layers if count is None else count)
+        states = int(inner.num_aux_layers if count is None else count)
+    return Drafter(
+        model=model,
+        layers={name: VllmAttentionLayer(layer) for name, layer in attention.items()},
+        kind=kind,
+        dtype=speculation.draft_model_config.dtype,
+        k=int(speculation.num_speculative_tokens),
+        max_requests=int(config.scheduler_config.max_num_seqs),
+        max_slots=int(config.model_config.max_model_len),
+        compiled=compiled,
+        samples=not greedy or bool(getattr(speculation, "use_heterogeneous_vocab", False)),
+        aux_states=states,
+        backend=backend,
+        notes=notes,
+        shares_cache=functools.partial(_share_cache, attention, config),
+        forward_mode=functools.partial(forward_mode, compiled),
+        offer_lse=lambda: backend == "FLASH_ATTN" and offer_lse(),
+    )
 
-    @property
-    def aux_norms(self) -> tuple[Any, ...]:
-        """Norms whose output is the input of fc: `fc_norm`, or else the norm of norm_before_fc."""
-        if not self.aux_states:
-            return ()
-        inner = self.model.model
-        if per_layer := getattr(inner, "fc_norm", None):
-            return tuple(per_layer)
-        over_all = getattr(inner, "input_norm", None)
-        return () if over_all is None else (over_all,)
+
+def _share_cache(attention: Mapping[str, Any], config: Any) -> bool:
+    """Return whether other layers may write to the memory of the drafter's keys, in blocks that
+    have been freed: vLLM lets layers of different kinds share memory."""
+    layers = config.compilation_config.static_forward_context
+    own = [_extent(layer) for layer in attention.values()]
+    others = [_extent(layer) for name, layer in layers.items() if name not in attention]
+    return any(
+        low < other_high and other_low < high
+        for low, high in own
+        for other_low, other_high in others
+    )
 
 
 def open_drafter(
@@ -612,7 +510,7 @@ def open_drafter(
     unmeasured: str | None = None,
     causal: bool | None = None,
     queries: int | None = None,
-) -> VllmDrafter:
+) -> Drafter:
     """Return the drafter after finding out what its forward gives out.
 
     `inputs` are the arguments of a forward of `discovery.ROWS` rows, and `unmeasured` why no masses
@@ -637,25 +535,17 @@ def open_drafter(
         )
         # Several MTP modules may be loaded; the runners that get here run only the first.
         attention = {name: attention[name] for name in anatomy.layers}
-    if kind.attention and (
-        reason := unmeasured or support.unmeasured(attention) or _unread(attention)
-    ):
-        kind, attention = replace(kind, attention=False), {}
-        notes = (f"attention masses are not recorded: {reason}",)
-    device = next(model.parameters()).device
-    return VllmDrafter(
-        model=model, attention=attention, config=config, device=device, kind=kind, notes=notes
-    )
-
-
-def _unread(attention: Mapping[str, Any]) -> str | None:
-    """Return why a layer's keys cannot be read; None if all can be."""
-    try:
-        for layer in attention.values():
-            reader_for(backend_of(layer), layer)
-    except ProbeError as error:
-        return str(error)
-    return None
+    if kind.attention:
+        try:
+            reason = unmeasured or support.unmeasured(attention)
+            for layer in () if reason else attention.values():
+                VllmAttentionLayer(layer).reader  # noqa: B018  raises if its keys cannot be read
+        except ProbeError as error:
+            reason = str(error)
+        if reason:
+            kind, attention = replace(kind, attention=False), {}
+            notes = (f"attention masses are not recorded: {reason}",)
+    return drafter_of(model, attention, config, kind, notes)
 
 
 def _watched(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.tiny_drafter import Worker, tiny_drafter
 
+from driftscope_probes.drafter import Drafter
 from driftscope_probes.settings import Settings
-from driftscope_probes.vllm.drafter import VllmDrafter
 
 
 @pytest.fixture(scope="session")
@@ -23,19 +23,19 @@ def vllm_imported() -> None:
 
 
 @pytest.fixture
-def make_drafter(vllm_imported: None) -> Callable[..., VllmDrafter]:
+def make_drafter(vllm_imported: None) -> Callable[..., Drafter]:
     """See `tiny_drafter`."""
     return tiny_drafter
 
 
 @pytest.fixture
 def start(
-    tmp_path: Path, make_drafter: Callable[..., VllmDrafter], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_drafter: Callable[..., Drafter], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Worker]:
     """A worker; only steps that are chosen carry masses by distance, the first ones as others."""
     monkeypatch.setattr("driftscope_probes.chain.FIRST_WITH_DISTANCES", 0)
 
-    def started(drafter: VllmDrafter | None = None, **changes: Any) -> Worker:
+    def started(drafter: Drafter | None = None, **changes: Any) -> Worker:
         settings = Settings(**{"trace": tmp_path / "run", "sink_tokens": 2, "every": 1, **changes})
         return Worker(drafter or make_drafter(), settings)
 

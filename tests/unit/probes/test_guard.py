@@ -186,9 +186,8 @@ MAY_WAIT = {
         "vllm/runner_v2": "_ModelCall.on_device",
     },
     "at start-up": {
-        "vllm/drafter": "LatentKeys.__init__ PagedKeys.__init__ VllmDrafter.aux_states "
-        "VllmDrafter.compiled VllmDrafter.k VllmDrafter.max_requests VllmDrafter.max_slots "
-        "VllmDrafter.samples _numbers_apart kind_of open_drafter query_size",
+        "vllm/drafter": "LatentKeys.__init__ PagedKeys.__init__ VllmAttentionLayer.kind "
+        "VllmAttentionLayer.query_size _numbers_apart drafter_of open_drafter",
         "vllm/runner_v2": "_is_defined_in",
     },
     "for a job on a CPU, JOIN_S at most": {

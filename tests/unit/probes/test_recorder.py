@@ -28,13 +28,13 @@ from driftscope_probes import request_rows as module
 from driftscope_probes.buffers import SLOTS, ChainBuffers, HostRing
 from driftscope_probes.chain import OptionalMasses
 from driftscope_probes.cpu_kernels import CompiledKernels
+from driftscope_probes.drafter import Drafter
 from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.meter import MassPlan
 from driftscope_probes.process_writer import open_writer, sample
 from driftscope_probes.request_rows import ANSWER_TOKENS, PromptDigests
 from driftscope_probes.sampler import distance_choices
 from driftscope_probes.settings import RECORDINGS, Settings
-from driftscope_probes.vllm.drafter import VllmDrafter
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 """Record files keep 16 bits of a mantissa; one class is what the others leave of 1."""
@@ -70,7 +70,7 @@ def test_the_memory_that_is_stated_is_what_all_buffers_take(
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
 def test_rows_hold_the_chain_computed_by_hand(
     start: Callable[..., Worker],
-    make_drafter: Callable[..., VllmDrafter],
+    make_drafter: Callable[..., Drafter],
     recording: str,
     flags: dict[str, bool],
 ) -> None:
@@ -439,7 +439,7 @@ def operations(worker: Worker, k: int) -> Counter[str]:
 
 
 @pytest.fixture
-def drafter(make_drafter: Callable[..., VllmDrafter]) -> VllmDrafter:
+def drafter(make_drafter: Callable[..., Drafter]) -> Drafter:
     """Drafts greedily, so that nothing changes the logits that it keeps."""
     made = make_drafter(k=8)
     made.config.speculative_config.draft_sample_method = "greedy"
@@ -447,7 +447,7 @@ def drafter(make_drafter: Callable[..., VllmDrafter]) -> VllmDrafter:
 
 
 def test_a_depth_adds_no_torch_operator(
-    start: Callable[..., Worker], drafter: VllmDrafter, tmp_path: Path
+    start: Callable[..., Worker], drafter: Drafter, tmp_path: Path
 ) -> None:
     added = {}
     for every in (1, 1 << 30):

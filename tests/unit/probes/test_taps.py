@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +20,11 @@ from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope_probes.buffers import ChainBuffers
+from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.taps import tap_residual
-from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import forward_mode
 
 FLAGS: dict[str, dict[str, bool]] = {
     "eagle3": {},
@@ -49,20 +52,18 @@ def guard(tmp_path: Path, _kernels: None) -> Iterator[Guard]:
 
 
 @pytest.fixture
-def bench_of(make_drafter: Callable[..., VllmDrafter], guard: Guard) -> Callable[..., Bench]:
+def bench_of(make_drafter: Callable[..., Drafter], guard: Guard) -> Callable[..., Bench]:
     """Return a bench with a drafter of these flags."""
     return lambda *, in_graph=False, **flags: Bench(make_drafter(**flags), guard, in_graph=in_graph)
 
 
 @pytest.fixture(params=sorted(FLAGS))
-def drafter(
-    request: pytest.FixtureRequest, make_drafter: Callable[..., VllmDrafter]
-) -> VllmDrafter:
+def drafter(request: pytest.FixtureRequest, make_drafter: Callable[..., Drafter]) -> Drafter:
     return make_drafter(**FLAGS[request.param])
 
 
 def test_every_figure_is_the_one_computed_by_hand_and_the_draft_stays(
-    drafter: VllmDrafter, guard: Guard
+    drafter: Drafter, guard: Guard
 ) -> None:
     without = Batch(SimpleNamespace(model=drafter.model)).draft()
     bench = Bench(drafter, guard)
@@ -102,21 +103,20 @@ def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
 
 @pytest.mark.parametrize("not_kept", ["sampled", "many"])
 def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
-    make_drafter: Callable[..., VllmDrafter],
+    make_drafter: Callable[..., Drafter],
     guard: Guard,
     not_kept: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Logits that are sampled from change where they lie; many are not to wait in memory."""
-    drafter = make_drafter(k=5)
-    drafter.config.speculative_config.draft_sample_method = "greedy"
+    drafter = replace(make_drafter(k=5), samples=False)
     noted = Bench(drafter, guard)
     noted.record(Batch(noted.proposer, k=5))
     assert noted.noted == 3 * 5, "of the third forward and those after it"
     assert not noted.taps.switch.notes, "or the tensors would last until the next chain"
     noted.taps.detach()
     if not_kept == "sampled":
-        drafter.config.speculative_config.draft_sample_method = "probabilistic"
+        drafter = replace(drafter, samples=True)
     else:
         monkeypatch.setattr("driftscope_probes.kernels.LOGITS_AT_ONCE", 0)
     at_once = Bench(drafter, guard)
@@ -168,7 +168,7 @@ def _attributes(model: torch.nn.Module) -> list[Any]:
     return [*found, *(sorted(vars(a.impl)) for a in model.model.attention)]  # type: ignore[union-attr]
 
 
-def test_detach_leaves_the_drafter_as_it_was(drafter: VllmDrafter, guard: Guard) -> None:
+def test_detach_leaves_the_drafter_as_it_was(drafter: Drafter, guard: Guard) -> None:
     before = _attributes(drafter.model)
     bench = Bench(drafter, guard)
     assert _attributes(drafter.model) != before
@@ -213,16 +213,15 @@ def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
     bench.taps.switch.serving()
     assert bench.taps.observer.execution(3) == "full"
     context.cudagraph_runtime_mode = CUDAGraphMode.NONE
-    bench.drafter.config.model_config.enforce_eager = False
-    bench.drafter.config.compilation_config.mode = 3
-    bench = Bench(bench.drafter, guard)
+    compiled = partial(forward_mode, compiled=True)
+    bench = Bench(replace(bench.drafter, compiled=True, forward_mode=compiled), guard)
     with override_forward_context(context):
         bench.record(Batch(bench.proposer))
     assert bench.taps.observer.execution(3) == "compiled"
 
 
 def test_hooks_rest_while_nothing_is_recorded(
-    make_drafter: Callable[..., VllmDrafter], guard: Guard
+    make_drafter: Callable[..., Drafter], guard: Guard
 ) -> None:
     drafter = make_drafter()
     before = _attributes(drafter.model)

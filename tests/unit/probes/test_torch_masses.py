@@ -35,7 +35,7 @@ from driftscope.trace.records import edges_of
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import create_run, rewrite_manifest
 from driftscope.vocabulary import MASSES
-from driftscope_probes.drafter import AttentionKind
+from driftscope_probes.drafter import AttentionKind, Drafter
 from driftscope_probes.recorder import SINKS_SOUGHT, assemble_recorder, with_sinks
 from driftscope_probes.settings import Settings
 from driftscope_probes.sink_search import (
@@ -50,7 +50,6 @@ from driftscope_probes.sink_search import (
     SinkSet,
 )
 from driftscope_probes.torch_masses import Chains, Score, at_once, masses, slot_weights
-from driftscope_probes.vllm.drafter import VllmDrafter
 from driftscope_probes.vllm.schedule import VllmSchedules
 
 TOLERANCE = 1e-5
@@ -490,7 +489,7 @@ def _answering(queries: torch.Tensor, score: float) -> torch.Tensor:
 class Seeking:
     """A run whose sink set is looked for."""
 
-    def __init__(self, drafter: VllmDrafter, run: Path, planted: tuple[int, ...]) -> None:
+    def __init__(self, drafter: Drafter, run: Path, planted: tuple[int, ...]) -> None:
         self.run, self.planted, self.drafter = run, planted, drafter
         written = replace(
             manifest(Spec()),
@@ -541,7 +540,7 @@ class Seeking:
 
 
 @pytest.fixture
-def seek(make_drafter: Callable[..., VllmDrafter], tmp_path: Path) -> Callable[..., Seeking]:
+def seek(make_drafter: Callable[..., Drafter], tmp_path: Path) -> Callable[..., Seeking]:
     return lambda planted: Seeking(make_drafter(), tmp_path / "run", planted)
 
 

@@ -19,13 +19,12 @@ from driftscope.trace.records import edges_of
 from driftscope.vocabulary import MASSES
 from driftscope_probes import triton_kernels, triton_masses
 from driftscope_probes.buffers import ChainBuffers, Layout
-from driftscope_probes.drafter import AttentionKind
+from driftscope_probes.drafter import AttentionKind, Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.torch_masses import Chains, Score, masses
 from driftscope_probes.triton_kernels import TritonKernels
 from driftscope_probes.triton_masses import paged_masses
-from driftscope_probes.vllm.drafter import VllmDrafter
 
 CPU = torch.device("cpu")
 LAYOUT = Layout(depths=3, layers=1, aux=3)
@@ -536,7 +535,7 @@ class TritonBench(Bench):
 
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
 def test_a_drafters_chain_is_the_one_computed_by_hand(
-    make_drafter: Callable[..., VllmDrafter], flags: dict[str, bool]
+    make_drafter: Callable[..., Drafter], flags: dict[str, bool]
 ) -> None:
     errors: list[Any] = []
     writer: Any = SimpleNamespace(count_error=lambda *error: errors.append(error))

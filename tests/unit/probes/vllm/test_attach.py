@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from support.tiny_drafter import LAYERS, Batch, engine_config, watched
+from support.tiny_drafter import LAYERS, Batch, attention_of, engine_config, watched
 
 from driftscope.errors import DriftscopeError, NotATraceError, ProbeError, TraceError
 from driftscope.trace.control import Change, ControlValueError
@@ -23,7 +23,7 @@ from driftscope.trace.segments import restore
 from driftscope.trace.status import read_faults, read_statuses
 from driftscope.trace.writer_files import has_begun
 from driftscope.vocabulary import DISTANCE_MASS, Strategy
-from driftscope_probes.drafter import CapturedLayers
+from driftscope_probes.drafter import CapturedLayers, Drafter
 from driftscope_probes.recorder import RANKS_EVERY, SINKS_SOUGHT, Recorder
 from driftscope_probes.sink_search import SinkSet
 from driftscope_probes.step_record import StepTimer
@@ -37,7 +37,7 @@ from driftscope_probes.vllm.attach import (
     recorder_of,
     recorder_of_runner,
 )
-from driftscope_probes.vllm.drafter import VllmAttentionLayer, VllmDrafter
+from driftscope_probes.vllm.drafter import VllmAttentionLayer
 from driftscope_probes.vllm.engine_core import install_engine
 from driftscope_probes.vllm.worker import install_worker
 
@@ -47,7 +47,7 @@ CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 class Loaded:
     """A proposer of a vLLM that has loaded its drafter."""
 
-    def __init__(self, drafter: VllmDrafter, instance_id: str = "1") -> None:
+    def __init__(self, drafter: Drafter, instance_id: str = "1") -> None:
         hf_config = SimpleNamespace(architectures=["Some"], to_dict=dict)
         self.proposer, self.model = SimpleNamespace(model=drafter.model), drafter.model
         self.config, self.hooked = engine_config(), list[object]()
@@ -58,7 +58,7 @@ class Loaded:
         speculation.method, speculation.draft_model_config = "eagle3", model_config
         self.config.cache_config = SimpleNamespace(cache_dtype="auto")
         self.config.parallel_config = SimpleNamespace()
-        self.config.compilation_config.static_forward_context = dict(drafter.attention)
+        self.config.compilation_config.static_forward_context = attention_of(drafter.model)
         self.config.additional_config, self.config.instance_id = {}, instance_id
 
     def attach(self, **changes: Any) -> None:
@@ -86,7 +86,7 @@ def _found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def loaded(make_drafter: Callable[..., VllmDrafter]) -> Iterator[Loaded]:
+def loaded(make_drafter: Callable[..., Drafter]) -> Iterator[Loaded]:
     made = Loaded(make_drafter())
     yield made
     if recorder := recorder_of(made.proposer):
@@ -99,7 +99,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def _rank(make_drafter: Callable[..., VllmDrafter], rank: int, **sizes: int) -> Loaded:
+def _rank(make_drafter: Callable[..., Drafter], rank: int, **sizes: int) -> Loaded:
     loaded = Loaded(make_drafter())
     loaded.config.parallel_config = SimpleNamespace(tensor_parallel_size=2, rank=rank, **sizes)
     loaded.attach()
@@ -339,7 +339,7 @@ def test_a_witness_whose_hooks_raise_leaves_the_drafts_and_no_hook(
 
 @pytest.mark.parametrize("norm_output", [False, True])
 def test_the_first_chain_is_computed_a_second_time_and_says_what_is_fed(
-    make_drafter: Callable[..., VllmDrafter], run: Path, norm_output: bool
+    make_drafter: Callable[..., Drafter], run: Path, norm_output: bool
 ) -> None:
     loaded = Loaded(make_drafter(fc_norm=norm_output, norm_output=norm_output))
     loaded.attach()
@@ -362,7 +362,7 @@ def test_a_run_says_that_calls_of_an_unknown_parser_are_not_recognised(
 
 
 def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
-    make_drafter: Callable[..., VllmDrafter], run: Path, monkeypatch: pytest.MonkeyPatch
+    make_drafter: Callable[..., Drafter], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_TOKEN_IDS", "1")
     for loaded in [_rank(make_drafter, rank) for rank in (1, 0)]:
@@ -381,7 +381,7 @@ def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
 
 
 def test_ranks_take_no_budget_while_they_run(
-    make_drafter: Callable[..., VllmDrafter], run: Path, monkeypatch: pytest.MonkeyPatch
+    make_drafter: Callable[..., Drafter], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_EVERY", "2")
     recorder = recorder_of(_rank(make_drafter, 0).proposer)
@@ -425,7 +425,7 @@ def test_one_sink_set_is_not_looked_for_in_several_workers(
 
 def test_a_directory_in_use_leaves_the_engine_without_a_probe(
     loaded: Loaded,
-    make_drafter: Callable[..., VllmDrafter],
+    make_drafter: Callable[..., Drafter],
     run: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -468,7 +468,7 @@ def test_a_run_that_cannot_begin_is_undone_and_leaves_a_note(
 
 
 def test_a_start_after_one_that_recorded_nothing_records(
-    loaded: Loaded, make_drafter: Callable[..., VllmDrafter], run: Path
+    loaded: Loaded, make_drafter: Callable[..., Drafter], run: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("driftscope_probes.vllm.attach.create_run", lambda *_, **__: 1 / 0)

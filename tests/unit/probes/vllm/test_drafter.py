@@ -19,13 +19,10 @@ from driftscope_probes.engine import DraftStep
 from driftscope_probes.vllm.drafter import (
     FLASH_ATTENTION,
     CpuAttnKeys,
+    PagedKeys,
     VllmAttentionLayer,
-    cache_of,
     catch_lse,
-    kind_of,
     offer_lse,
-    reader_for,
-    tap_attention,
 )
 from driftscope_probes.witness import StartWitness, Verdict
 
@@ -170,7 +167,7 @@ def test_keys_of_a_gpu_backend_are_read_in_either_layout(dim: int, dtype: torch.
         cache = torch.cat((keys, keys * -7), -1).transpose(1, 2).contiguous()
     else:
         cache = torch.stack((keys, keys * -7), 1)
-    reader = reader_for("FLASH_ATTN", SimpleNamespace(head_size=size))
+    reader = PagedKeys(SimpleNamespace(head_size=size))
     assert reader.paged
     assert torch.equal(reader.pages(cache), keys)
     assert reader.pages(cache).data_ptr() == cache.data_ptr(), "a view: nothing is copied"
@@ -186,7 +183,7 @@ def test_keys_of_a_gpu_backend_are_read_in_either_layout(dim: int, dtype: torch.
 
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ProbeError, match=r"FLEX is not supported .* supported: CPU_ATTN, FLASH"):
-        reader_for("FLEX", object())
+        _ = VllmAttentionLayer(_layer(attn_backend=SimpleNamespace(get_name=lambda: "FLEX"))).reader
 
 
 ROWS, LAYER_HEADS, SIZE = 5, 4, 8
@@ -227,7 +224,7 @@ def _layer(impl: Any = None, **changes: Any) -> Any:
 
 
 def test_plain_attention_is_read_off_its_layer() -> None:
-    kind = kind_of(_layer())
+    kind = VllmAttentionLayer(_layer()).kind
     assert (kind.heads, kind.kv_heads, kind.head_size, kind.scale) == (
         LAYER_HEADS,
         2,
@@ -240,15 +237,15 @@ def test_plain_attention_is_read_off_its_layer() -> None:
 def test_what_changes_the_softmax_is_read_off_too() -> None:
     impl = Impl()
     impl.logits_soft_cap, impl.sinks = 30, torch.ones(LAYER_HEADS)  # type: ignore[attr-defined]
-    kind = kind_of(_layer(impl, sliding_window=128))
+    kind = VllmAttentionLayer(_layer(impl, sliding_window=128)).kind
     assert (kind.window, kind.softcap) == (128, 30.0)
     assert kind.sinks is impl.sinks  # type: ignore[attr-defined]
 
 
 def test_the_cache_is_found_where_older_versions_keep_it() -> None:
     cache = torch.zeros(1)
-    assert cache_of(SimpleNamespace(kv_cache=cache)) is cache
-    assert cache_of(SimpleNamespace(kv_cache=[cache])) is cache
+    assert VllmAttentionLayer(SimpleNamespace(kv_cache=cache)).cache() is cache
+    assert VllmAttentionLayer(SimpleNamespace(kv_cache=[cache])).cache() is cache
 
 
 def _call(layer: Any, *, meta: object = True) -> torch.Tensor:
@@ -260,7 +257,7 @@ def _call(layer: Any, *, meta: object = True) -> torch.Tensor:
 def test_a_call_shows_its_queries_and_gives_what_it_gave() -> None:
     layer, switch, seen = _layer(), Switch(), []
     plain = _call(layer)
-    tap_attention(layer, lambda query, lse: seen.append((query, lse)), switch)
+    VllmAttentionLayer(layer).tap(lambda query, lse: seen.append((query, lse)), switch)
     assert torch.equal(_call(layer), plain)
     ((query, lse),) = seen
     assert torch.equal(query, plain - 1)
@@ -270,7 +267,7 @@ def test_a_call_shows_its_queries_and_gives_what_it_gave() -> None:
 
 def test_nothing_is_shown_while_off_or_without_a_cache_in_use() -> None:
     layer, switch, seen = _layer(), Switch(on=False), []
-    undo = tap_attention(layer, lambda query, _: seen.append(query), switch)
+    undo = VllmAttentionLayer(layer).tap(lambda query, _: seen.append(query), switch)
     _call(layer)
     switch.should_record = True
     _call(layer, meta=None)
@@ -313,7 +310,7 @@ def test_the_kernels_log_sum_exp_is_caught_where_it_is_wanted(flash: Any) -> Non
     layer, switch, seen = _layer(), Switch(), []
     query = torch.randn(ROWS, LAYER_HEADS, generator=torch.Generator().manual_seed(0))
     layer.impl.during = lambda: flash.flash_attn_varlen_func(query)
-    tap_attention(layer, lambda _, lse: seen.append(lse), switch)
+    VllmAttentionLayer(layer).tap(lambda _, lse: seen.append(lse), switch)
     _call(layer)
     torch.testing.assert_close(seen[0], query.logsumexp(-1)[None])
     assert torch.equal(flash.flash_attn_varlen_func(query), query * 2), "one result, as asked for"
@@ -336,7 +333,7 @@ def test_a_caller_that_asks_itself_is_left_alone(flash: Any) -> None:
 def test_catching_ends_when_the_call_raises(flash: Any) -> None:
     offer_lse()
     layer = _layer()
-    tap_attention(layer, lambda *_: None, Switch())
+    VllmAttentionLayer(layer).tap(lambda *_: None, Switch())
     layer.impl.during = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         _call(layer)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiny_drafter import watched
+from support.tiny_drafter import AUX, watched
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope.trace.ranks import Place, place_of
 from driftscope.trace.records import edges_of
+from driftscope_probes.drafter import Drafter
 from driftscope_probes.process_writer import role_of
 from driftscope_probes.settings import (
     DEFAULT_DISTANCE_EVERY,
@@ -27,7 +28,7 @@ from driftscope_probes.settings import (
 from driftscope_probes.vllm import drafter as vllm_drafter
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.attach import manifest_of
-from driftscope_probes.vllm.drafter import VllmDrafter, open_drafter
+from driftscope_probes.vllm.drafter import drafter_of, open_drafter
 from driftscope_probes.vllm.support import (
     KINDS,
     is_last_stage,
@@ -195,16 +196,14 @@ def _vllm_config(**changes: object) -> Any:
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_the_manifest_says_what_was_loaded(
-    make_drafter: Callable[..., VllmDrafter], on: bool
-) -> None:
-    drafter = replace(make_drafter(fc_norm=on, norm_output=on), config=_vllm_config())
+def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter], on: bool) -> None:
+    drafter = replace(make_drafter(fc_norm=on, norm_output=on), backend="TRITON_ATTN")
     settings = settings_from(
         {"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_EVERY": "4", "DRIFTSCOPE_SINK_TOKENS": "2"}
     )
     assert isinstance(settings, Settings)
     meter: Any = SimpleNamespace(strategy="lse", sorts_by_distance=True)
-    found = manifest_of(drafter, "v2", settings, meter)
+    found = manifest_of(drafter, _vllm_config(), "v2", settings, meter)
     assert (found.engine, found.runner) == ("vllm", "v2")
     assert (found.mode, found.method) == ("eager", "eagle3")
     assert (found.k, found.every, found.sink_tokens, found.sink_source) == (5, 4, 2, "given")
@@ -221,7 +220,7 @@ def test_the_manifest_says_what_was_loaded(
     assert (found.attention_strategy, found.distance_every) == ("lse", DEFAULT_DISTANCE_EVERY)
     assert found.distance_edges == edges_of(drafter.k)
     meter.sorts_by_distance = False
-    found = manifest_of(drafter, "v2", settings, meter)
+    found = manifest_of(drafter, _vllm_config(), "v2", settings, meter)
     assert (found.distance_every, found.distance_edges) == (0, ())
 
 
@@ -232,16 +231,16 @@ def _found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_found")
-def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., VllmDrafter]) -> None:
+def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Drafter]) -> None:
     model, config = make_drafter().model, _vllm_config()
     layers = {name: _layer() for name in ("b", "a", "target")}
     config.compilation_config.static_forward_context = layers
     opened = open_drafter(model, {"b", "a"}, config, {})
-    assert list(opened.attention) == ["a", "b"]
+    assert list(opened.layers) == ["a", "b"]
     assert (opened.device, opened.aux_states) == (torch.device("cpu"), 3)
     assert (opened.k, opened.max_requests, opened.max_slots) == (5, 9, 100)
     model.model.use_aux_hidden_state = False
-    assert opened.aux_states == 0
+    assert open_drafter(model, {"b", "a"}, config, {}).aux_states == 0
 
 
 @pytest.mark.parametrize(
@@ -249,10 +248,11 @@ def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Vll
     [("none", False), ("own memory", False), ("the drafter's", True), ("part of it", True)],
 )
 def test_layers_whose_memory_is_also_the_drafters(
-    make_drafter: Callable[..., VllmDrafter], others: str, shared: bool
+    make_drafter: Callable[..., Drafter], others: str, shared: bool
 ) -> None:
-    drafter, cache = make_drafter(), torch.zeros(6, 2, 4, 8)
-    for layer in drafter.attention.values():
+    cache = torch.zeros(6, 2, 4, 8)
+    attention = {"a": _layer(), "b": _layer()}
+    for layer in attention.values():
         layer.kv_cache = cache
     kept = {
         "none": None,
@@ -260,9 +260,10 @@ def test_layers_whose_memory_is_also_the_drafters(
         "the drafter's": [cache],
         "part of it": cache[3:],
     }
-    context = {**drafter.attention, "target": SimpleNamespace(kv_cache=kept[others])}
-    drafter.config.compilation_config.static_forward_context = context
-    assert drafter.shares_cache == shared
+    config = _vllm_config()
+    context = {**attention, "target": SimpleNamespace(kv_cache=kept[others])}
+    config.compilation_config.static_forward_context = context
+    assert drafter_of(make_drafter().model, attention, config).shares_cache() == shared
 
 
 @pytest.mark.usefixtures("_found")
@@ -274,19 +275,19 @@ def test_layers_whose_memory_is_also_the_drafters(
     ],
 )
 def test_attention_that_is_not_measured_leaves_the_states(
-    make_drafter: Callable[..., VllmDrafter], odd: Any, words: str
+    make_drafter: Callable[..., Drafter], odd: Any, words: str
 ) -> None:
     config = _vllm_config()
     config.compilation_config.static_forward_context = {"a": odd}
     opened = open_drafter(make_drafter().model, {"a"}, config, {})
-    assert not opened.attention and not opened.kind.attention
+    assert not opened.layers and not opened.kind.attention
     (note,) = opened.notes
     assert note.startswith(f"attention masses are not recorded: {words}")
 
 
 @pytest.mark.usefixtures("_found")
 def test_queries_that_stay_at_one_position_have_no_masses(
-    make_drafter: Callable[..., VllmDrafter],
+    make_drafter: Callable[..., Drafter],
 ) -> None:
     config = _vllm_config()
     config.compilation_config.static_forward_context = {"a": _layer()}
@@ -295,7 +296,7 @@ def test_queries_that_stay_at_one_position_have_no_masses(
 
 
 def test_a_forward_that_fails_leaves_acceptance_and_timing(
-    make_drafter: Callable[..., VllmDrafter],
+    make_drafter: Callable[..., Drafter],
 ) -> None:
     config = _vllm_config()
     config.compilation_config.static_forward_context = {"a": _layer()}
@@ -304,19 +305,20 @@ def test_a_forward_that_fails_leaves_acceptance_and_timing(
 
 
 @pytest.mark.usefixtures("_found")
-def test_layers_come_in_the_order_of_the_network(make_drafter: Callable[..., VllmDrafter]) -> None:
+def test_layers_come_in_the_order_of_the_network(make_drafter: Callable[..., Drafter]) -> None:
     config, names = _vllm_config(), [f"model.layers.{i}.self_attn.attn" for i in (9, 10, 100)]
     config.compilation_config.static_forward_context = {name: _layer() for name in names}
     opened = open_drafter(make_drafter().model, set(names), config, {})
-    assert list(opened.attention) == names
+    assert list(opened.layers) == names
 
 
 def test_captured_layers_are_counted_by_either_name(
-    make_drafter: Callable[..., VllmDrafter],
+    make_drafter: Callable[..., Drafter],
 ) -> None:
-    drafter = make_drafter()
-    inner = SimpleNamespace(use_aux_hidden_state=True, num_aux_layers=5)
-    assert replace(drafter, model=SimpleNamespace(model=inner)).aux_states == 5
+    model = make_drafter().model
+    assert drafter_of(model, {}, _vllm_config()).aux_states == AUX
+    model.model.num_aux_hidden_states = 5
+    assert drafter_of(model, {}, _vllm_config()).aux_states == 5
 
 
 def _placed(**parallel: int) -> Any:
