@@ -85,9 +85,9 @@ class Probe:
 def _hooks() -> Iterator[tuple[type, str, Any]]:
     """Yield each wrapped method of vLLM: its class, its name, and the current function."""
     from driftscope_probes.guard import MARK
-    from driftscope_probes.vllm.plugin import SEAMS
+    from driftscope_probes.vllm.plugin import HOOKS
 
-    for name, _, _ in SEAMS:
+    for name in {hook.module for hooks in HOOKS.values() for hook in hooks}:
         for owner in tuple(vars(sys.modules.get(name, object)).values()):
             if isinstance(owner, type) and owner.__module__ == name:
                 for attribute, value in tuple(vars(owner).items()):

@@ -49,14 +49,13 @@ def doctor(
         examine_server,
         verdict,
     )
-    from driftscope_probes.server.doctor_sglang import examine_sglang_server
 
     chosen = SGLANG if engine == "sglang" else VLLM
-    server = _server(model, context.args) if chosen is VLLM else None
+    server = (model, context.args) if model else None
+    if chosen is VLLM:
+        server = _server(model, context.args)
     if server is not None:
-        checks = list(examine_server(*server))
-    elif model is not None:
-        checks = list(examine_sglang_server(model, context.args))
+        checks = list(examine_server(chosen, *server))
     else:
         words = f"Checking this machine (importing {chosen.name} takes seconds)"
         with Console(stderr=True).status(words):

@@ -121,19 +121,6 @@ class StepSink(Protocol):
         """Seal the trace."""
 
 
-class EngineSeam(Protocol):
-    """The steps of one engine's worker, as the methods that its hooks call.
-
-    `run` calls the engine's own method, exactly once, and its result is returned unchanged.
-    """
-
-    def step(self, run: Any, batch: Any) -> Any:
-        """Report one step to a StepSink: `step_started`, `run`, `step_ended`."""
-
-    def draft(self, run: Any, worker: Any, batch: Any) -> Any:
-        """Report one draft to a StepSink, as a DraftCall around `run`."""
-
-
 NOBODY: frozenset[str] = frozenset()
 NO_LENGTHS: Mapping[str, int] = MappingProxyType({})
 
@@ -186,18 +173,6 @@ class ScheduleReader(Protocol):
 
     def writes_free_blocks(self, scheduled: Any) -> bool:
         """Return whether the engine may write to free cache blocks before the drafter runs."""
-
-
-class HookPoint(NamedTuple):
-    """One place in an engine that the probe hooks."""
-
-    module: str
-    name: str
-    """Dotted name inside the module."""
-    purpose: str
-    optional: bool = False
-    """Whether the hook is needed for one kind of drafter or recording only, or is missing from some
-    versions of the engine."""
 
 
 LABEL = "driftscope_label"

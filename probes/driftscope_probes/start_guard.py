@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from driftscope.boundary.bounds import MAX_TEXT_CHARS
 from driftscope.boundary.text import shown
@@ -32,6 +32,7 @@ from driftscope.errors import (
 from driftscope.trace import status
 from driftscope.trace.status import StartFault, leave_fault
 from driftscope.vocabulary import MANIFEST
+from driftscope_probes.guard import hook_method
 from driftscope_probes.settings import (
     CORES,
     DISABLE,
@@ -179,32 +180,51 @@ def settings_of_start() -> Settings | None:
     return settings_from(os.environ)
 
 
-Seam = tuple[str, str, str]
-"""Engine's module, our module that hooks it, and that module's installer. The installer runs when
-the engine imports the module, so that a process which never drafts pays nothing."""
+class HookPoint(NamedTuple):
+    """One place in an engine that the probe hooks or reads."""
+
+    module: str
+    name: str
+    """Dotted name inside the module."""
+    purpose: str
+    around: str = ""
+    """Our module and its function that makes the replacement, see `Around`; "": it is read only."""
+    optional: bool = False
+    """Whether the hook is needed for one kind of drafter or recording only, or is missing from some
+    versions of the engine."""
+
+
+def hook_points(
+    module: str, ours: str, *rows: tuple[str, str, str], optional: bool = False
+) -> tuple[HookPoint, ...]:
+    """Return the hooks of an engine's module from rows of name, function of our module, purpose."""
+    return tuple(
+        HookPoint(module, name, purpose, f"{ours}.{around}" if around else "", optional)
+        for name, around, purpose in rows
+    )
 
 
 def install_when_imported(
-    seams: Iterable[Seam],
+    hooks: Iterable[HookPoint],
     engine: str,
     *,
     doctor: str = "driftscope doctor",
     failed: Callable[[Any, StartFault], None] = lambda _, __: None,
 ) -> None:
-    """Install each seam when its module is imported. A seam that cannot be installed turns off this
-    process and those that it starts; `failed` is then called with the module and the fault, as for
-    every module that is imported later."""
+    """Install hooks when the engine imports their module, so that a process which never drafts pays
+    nothing. One that cannot be installed turns off this process and those that it starts; `failed`
+    is then called with the module and the fault, as for every module that is imported later."""
     import wrapt
 
     engine_cores()
-    for module, ours, installer in seams:
-        install = functools.partial(_install, ours, installer, engine, doctor, failed)
-        wrapt.register_post_import_hook(install, module)
+    hooks = [hook for hook in hooks if hook.around]
+    for name in dict.fromkeys(hook.module for hook in hooks):
+        install = functools.partial(_install, hooks, engine, doctor, failed)
+        wrapt.register_post_import_hook(install, name)
 
 
 def _install(
-    ours: str,
-    installer: str,
+    hooks: Iterable[HookPoint],
     engine: str,
     doctor: str,
     failed: Callable[[Any, StartFault], None],
@@ -215,7 +235,7 @@ def _install(
         guard = StartGuard()
         with guard:
             try:
-                getattr(importlib.import_module(ours), installer)(module)
+                install_hooks(hooks, module)
             except AttributeError as error:
                 raise ProbeError(
                     f"{module.__name__} of this {engine} is organised differently from the "
@@ -226,3 +246,14 @@ def _install(
             return
         hand_down(fault)
     failed(module, fault)
+
+
+def install_hooks(hooks: Iterable[HookPoint], module: Any) -> None:
+    """Install the hooks of an engine's module. Raises AttributeError if one that is not optional
+    has no place there."""
+    for hook in hooks:
+        if hook.module == module.__name__ and hook.around:
+            ours, _, name = hook.around.rpartition(".")
+            around = getattr(importlib.import_module(ours), name)
+            with contextlib.suppress(*[AttributeError] * hook.optional):
+                hook_method(module, hook.name, around)

@@ -26,7 +26,7 @@ from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope_lab.trio import CONDITIONS, load_prompts, trio_path
-from driftscope_probes.server.doctor import drafter_classes, vllm_folder
+from driftscope_probes.server.doctor import drafter_classes, package_folder
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 DRAFTERS = "eagle3", "eagle31"
@@ -133,7 +133,7 @@ def table(vllm: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 def test_every_class_that_vllm_registers_is_in_the_table(table: dict[str, Row]) -> None:
-    assert list(table) == sorted(drafter_classes(vllm_folder() or Path()))
+    assert list(table) == sorted(drafter_classes(package_folder("vllm") or Path()))
     assert set(table) - set(ALL) == {"ExtractHiddenStatesModel"}
 
 

@@ -26,7 +26,7 @@ from driftscope.inspect.checks.result import Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage
 from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.inspection import Inspection, inspect_files
-from driftscope_probes.server.doctor import drafter_classes, vllm_folder
+from driftscope_probes.server.doctor import drafter_classes, package_folder
 
 Fields = dict[str, Any]
 State = dict[str, torch.Tensor]
@@ -126,7 +126,7 @@ class Row:
 
 def rows(folder: Path, vllm: EngineProcess, names: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the row of each class that vLLM registers, or of those named."""
-    registered = sorted(drafter_classes(vllm_folder() or Path()))
+    registered = sorted(drafter_classes(package_folder("vllm") or Path()))
     for name in names or registered:
         yield _row(folder / name, name, vllm)
 

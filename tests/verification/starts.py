@@ -240,7 +240,7 @@ ROWS: Mapping[str, Row] = {
         records=True,
     ),
     "a vLLM without a hooked method": Row(
-        breaks="driftscope_probes.vllm.runner_v1:install_runner AttributeError",
+        breaks="driftscope_probes.vllm.runner_v1:_execute_model AttributeError",
         stands_in_for="an unknown vLLM; test_changed_vllm.py runs a real one",
         said="vllm.v1.worker.gpu_model_runner of this vLLM is organised differently",
     ),

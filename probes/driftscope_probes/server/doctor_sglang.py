@@ -8,65 +8,33 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
 from driftscope.inspect.drafter_classes import DRAFTS, architectures_of
 from driftscope_probes.server.doctor import (
-    SGLANG,
     Check,
     config_of,
     counted,
     fact,
-    installed_version,
-    is_in_source,
-    package_folder,
-    plugin_check,
     problem,
-    sglang_version_check,
-    start_checks,
-    target_check,
     tree_of,
 )
-from driftscope_probes.sglang.plugin import HOOKS, TESTED
+from driftscope_probes.server.start import option_values
 
 _ALGORITHM, _DRAFT = "--speculative-algorithm", "--speculative-draft-model-path"
 _TOP_K = "--speculative-eagle-topk"
 _HOOKED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 """Algorithms whose workers the probe hooks: EAGLEWorkerV2, what is derived from it, NGRAMWorker."""
-_OPTIONAL_SEAM = "plugin"
 _ENTRY = re.compile(r"^EntryClass\s*=\s*(?:\[(.*?)\]|(\w+))", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"\w+")
 
 
-def examine_sglang_server(model: str, options: Sequence[str]) -> Iterator[Check]:
-    """Yield the checks of a server for `model` with SGLang's `options`, in order."""
-    yield plugin_check(SGLANG)
-    yield from start_checks()
-    folder = package_folder("sglang")
-    if folder is None:
-        hint = "run driftscope in the environment of your SGLang"
-        yield problem(SGLANG.name, "not installed here", hint)
-        return
-    yield sglang_version_check(installed_version("sglang") or "of an unknown version")
-    yield _hooks_in_source(folder)
-    yield target_check(model)
-    yield _drafter(model, _values(options), folder)
-
-
-def _values(options: Sequence[str]) -> dict[str, str]:
-    """Return the options of speculation by name."""
-    found = dict[str, str]()
-    for at, option in enumerate(options):
-        name, equals, value = option.partition("=")
-        found[name] = value if equals else next(iter(options[at + 1 :]), "")
-    return found
-
-
-def _drafter(model: str, options: Mapping[str, str], folder: Path) -> Check:
+def drafter_check(model: str, given_options: Sequence[str], folder: Path) -> Check:
     """Check the drafter that the options name, and its class if its config is on this machine."""
+    options = dict(option_values(given_options))
     if not (given := options.get(_ALGORITHM, "").upper()):
         detail = "no drafter: requests and the times of steps are recorded, to compare with"
         return Check(topic="drafter", ok=True, detail=detail)
@@ -165,12 +133,3 @@ def _assigned(node: ast.AST) -> list[str]:
     assigned = (part for part in ast.walk(node) if isinstance(part, ast.Assign))
     wanted = (part for part in assigned if "architectures" in ast.unparse(part.targets[0]))
     return [name for part in wanted for name in _strings(part.value)]
-
-
-def _hooks_in_source(folder: Path) -> Check:
-    wanted = [hook for seam, hooks in HOOKS.items() if seam != _OPTIONAL_SEAM for hook in hooks]
-    lacking = [hook for hook in wanted if not hook.optional and not is_in_source(hook, folder)]
-    if lacking:
-        detail = f"SGLang has no {lacking[0].module}.{lacking[0].name} ({lacking[0].purpose})"
-        return problem("hooks", detail, f"use a tested SGLang: {', '.join(TESTED)}")
-    return Check(topic="hooks", ok=True, detail=f"{len(wanted)} of {len(wanted)} hooks hold")

@@ -180,7 +180,7 @@ def speculation_of(options: Sequence[str]) -> dict[str, object]:
     return dict(_speculation(options))
 
 
-def _pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+def option_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each option's name, spelt with dashes, and its value."""
     for at, option in enumerate(options):
         name, equals, value = option.partition("=")
@@ -190,7 +190,7 @@ def _pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _speculation(options: Sequence[str]) -> Iterator[tuple[str, object]]:
-    for name, value in _pairs(options):
+    for name, value in option_values(options):
         head, _, field = name.partition(".")
         if head not in (_SPECULATIVE, _SHORT):
             continue
@@ -304,5 +304,5 @@ def sglang_command(model: str, options: Sequence[str]) -> list[str]:
 
 def _drafter(options: Sequence[str]) -> str:
     """Return the drafter's name or path, or else the algorithm; "" if a file has both."""
-    named = dict(_pairs(options))
+    named = dict(option_values(options))
     return named.get(DRAFTER) or named.get(ALGORITHM, "").lower()

@@ -9,17 +9,18 @@ warns of an unknown vLLM.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
+import itertools
 import os
 
 from driftscope.errors import ProbeError
-from driftscope_probes.engine import HookPoint
 from driftscope_probes.settings import fix_run_directory, is_disabled
 from driftscope_probes.start_guard import (
+    HookPoint,
     StartGuard,
     hand_down,
     handed_down,
+    hook_points,
     install_when_imported,
     settings_of_start,
 )
@@ -36,9 +37,8 @@ def check_version(version: str) -> None:
         )
 
 
-_WORKER = "sglang.srt.speculative.eagle_worker_v2"
-_TARGET = "sglang.srt.managers.tp_worker"
-_PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"
+_OURS, _SCHEDULER = "driftscope_probes.sglang.worker", "driftscope_probes.sglang.scheduler"
+_PROCESSOR = "SchedulerBatchResultProcessor.process_batch_result"
 RECORDED = (
     "drafters of SGLang's EAGLE worker with speculative_eagle_topk 1, as far as a forward at the "
     "start shows their states: attention mass, RMS, top-1 probability and entropy by depth; of "
@@ -48,65 +48,49 @@ RECORDED = (
 HOOKS = {
     "plugin": (HookPoint("sglang.srt.plugins", "load_plugins", "loading the probe"),),
     "worker": (
-        HookPoint(
-            _WORKER, "EAGLEWorkerV2.forward_batch_generation", "step time, the step's requests"
-        ),
-        HookPoint(
-            _WORKER,
-            "EagleDraftWorker.init_attention_backends",
-            "start of the run, once the drafter is loaded",
-        ),
-        HookPoint(_WORKER, "EagleDraftWorker.draft", "the draft from depth 2 on"),
-        HookPoint(_WORKER, "EagleDraftWorker._draft_extend_for_prefill", "depth 1 after a prompt"),
-        HookPoint(
-            _WORKER, "EagleDraftWorker._draft_extend_for_decode", "depth 1 after a verification"
+        *hook_points(
+            "sglang.srt.speculative.eagle_worker_v2",
+            _OURS,
+            ("EAGLEWorkerV2.forward_batch_generation", "step", "step time, the step's requests"),
+            ("EagleDraftWorker.init_attention_backends", "init_drafter", "start of the run"),
+            ("EagleDraftWorker.draft", "draft", "the draft from depth 2 on"),
+            ("EagleDraftWorker._draft_extend_for_prefill", "extend_for_prefill", "depth 1"),
+            ("EagleDraftWorker._draft_extend_for_decode", "extend_for_decode", "depth 1"),
         ),
         HookPoint("sglang.srt.layers.radix_attention", "RadixAttention.forward", "queries"),
         HookPoint(
-            _TARGET,
-            "TpModelWorker.init_attention_backends",
-            "start of the run of an engine that does not speculate",
-        ),
-        HookPoint(_TARGET, "TpModelWorker.forward_batch_generation", "step time of such an engine"),
-        HookPoint(
             "sglang.srt.layers.logits_processor", "LogitsProcessor.forward", "states and logits"
+        ),
+        *hook_points(
+            "sglang.srt.managers.tp_worker",
+            _OURS,
+            ("TpModelWorker.init_attention_backends", "init_target", "start without a drafter"),
+            ("TpModelWorker.forward_batch_generation", "step", "step time without a drafter"),
+        ),
+        *hook_points(
+            "sglang.srt.speculative.ngram_worker",
+            _OURS,
+            ("NGRAMWorker.alloc_memory_pool", "init_ngram", "start with n-grams"),
+            ("NGRAMWorker.forward_batch_generation", "step", "step time with n-grams"),
+            ("NGRAMWorker._prepare_for_speculative_decoding", "draft", "the n-grams' draft"),
         ),
     ),
     "scheduler": (
-        HookPoint(
-            _PROCESSOR,
-            "SchedulerBatchResultProcessor.process_batch_result_decode",
-            "verification, finished requests",
+        *hook_points(
+            "sglang.srt.managers.scheduler_components.batch_result_processor",
+            _SCHEDULER,
+            (f"{_PROCESSOR}_decode", "process_decode", "verification, finished requests"),
+            (f"{_PROCESSOR}_prefill", "process_prefill", "first tokens"),
         ),
-        HookPoint(
-            _PROCESSOR,
-            "SchedulerBatchResultProcessor.process_batch_result_prefill",
-            "first tokens",
-        ),
-        HookPoint(
+        *hook_points(
             "sglang.srt.managers.scheduler",
-            "Scheduler.send_abort_output",
-            "requests that end in the queue",
-        ),
-        HookPoint(
-            "sglang.srt.managers.scheduler",
-            "Scheduler.record_weight_version_change",
-            "updates of the weights",
+            _SCHEDULER,
+            ("Scheduler.send_abort_output", "abort", "requests that end in the queue"),
+            ("Scheduler.record_weight_version_change", "name_weights", "updates of the weights"),
         ),
     ),
 }
 """Hooks by part of SGLang."""
-
-
-_SCHEDULER = "driftscope_probes.sglang.scheduler"
-SEAMS = (
-    (_WORKER, "driftscope_probes.sglang.worker", "install_worker"),
-    ("sglang.srt.speculative.ngram_worker", "driftscope_probes.sglang.worker", "install_ngram"),
-    (_TARGET, "driftscope_probes.sglang.worker", "install_target"),
-    (_PROCESSOR, _SCHEDULER, "install_processor"),
-    ("sglang.srt.managers.scheduler", _SCHEDULER, "install_scheduler"),
-)
-"""See `Seam`."""
 
 
 def register() -> None:
@@ -131,4 +115,5 @@ def _hook_all() -> None:
     if settings is not None:
         check_version(importlib.metadata.version("sglang"))
         fix_run_directory(settings)
-        install_when_imported(SEAMS, "SGLang", doctor="driftscope doctor --engine sglang")
+        hooks = itertools.chain.from_iterable(HOOKS.values())
+        install_when_imported(hooks, "SGLang", doctor="driftscope doctor --engine sglang")

@@ -10,6 +10,7 @@ sglang.srt.managers.scheduler_components.batch_result_processor, 0.5.23.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from driftscope_probes.engine import (
     given_name,
     shortened,
 )
-from driftscope_probes.guard import CORE, Guard, hook_method
+from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.process_writer import open_writer
 from driftscope_probes.request_rows import (
     ANSWER_TOKENS,
@@ -456,23 +457,9 @@ def _structured(sampling: Any) -> str:
     return next(kinds, "none")
 
 
-PROCESSOR = "SchedulerBatchResultProcessor"
-SCHEDULER = "Scheduler"
+def abort(original: Any) -> Callable[..., Any]:
+    """Hook Scheduler.send_abort_output."""
 
-
-def install_processor(module: Any) -> None:
-    """Hook sglang.srt.managers.scheduler_components.batch_result_processor."""
-    hook_method(module, f"{PROCESSOR}.process_batch_result_decode", _processed(decode=True))
-    hook_method(module, f"{PROCESSOR}.process_batch_result_prefill", _processed(decode=False))
-
-
-def install_scheduler(module: Any) -> None:
-    """Hook sglang.srt.managers.scheduler."""
-    hook_method(module, f"{SCHEDULER}.send_abort_output", _aborted)
-    hook_method(module, f"{SCHEDULER}.record_weight_version_change", _weights_named)
-
-
-def _aborted(original: Any) -> Callable[..., Any]:
     def send_abort_output(scheduler: Any, abort: Any, req: Any) -> Any:
         if (observed := observer()) is not None:
             observed.aborted(req)
@@ -481,7 +468,9 @@ def _aborted(original: Any) -> Callable[..., Any]:
     return send_abort_output
 
 
-def _weights_named(original: Any) -> Callable[..., Any]:
+def name_weights(original: Any) -> Callable[..., Any]:
+    """Hook Scheduler.record_weight_version_change."""
+
     def record_weight_version_change(scheduler: Any, new_version: str | None) -> Any:
         if new_version is not None and (observed := observer()) is not None:
             observed.weights_named(new_version)
@@ -490,17 +479,15 @@ def _weights_named(original: Any) -> Callable[..., Any]:
     return record_weight_version_change
 
 
-def _processed(*, decode: bool) -> Callable[[Any], Callable[..., Any]]:
-    def around(original: Any) -> Callable[..., Any]:
-        def process(processor: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
-            def run() -> Any:
-                return original(processor, batch, result, *args, **kwargs)
+def _processed(original: Any, *, decode: bool) -> Callable[..., Any]:
+    def process(processor: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(original, processor, batch, result, *args, **kwargs)
+        observed = observer()
+        return run() if observed is None else observed.around(run, batch, result, decode=decode)
 
-            observed = observer()
-            if observed is None:
-                return run()
-            return observed.around(run, batch, result, decode=decode)
+    return process
 
-        return process
 
-    return around
+process_decode = functools.partial(_processed, decode=True)
+process_prefill = functools.partial(_processed, decode=False)
+"""Hooks of SchedulerBatchResultProcessor."""

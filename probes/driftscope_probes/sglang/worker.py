@@ -10,6 +10,7 @@ sglang.srt.speculative.eagle_worker_v2 and ngram_worker, and sglang.srt.managers
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -25,8 +26,7 @@ from driftscope.trace.writer_files import check_unused, create_run, rewrite_mani
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.drafter import Drafter
-from driftscope_probes.engine import NOBODY, EngineSeam, StepSink
-from driftscope_probes.guard import hook_method
+from driftscope_probes.engine import NOBODY, StepSink
 from driftscope_probes.process_writer import note_loads, open_writer, role_of
 from driftscope_probes.recorder import (
     Recorder,
@@ -83,7 +83,7 @@ class ChainParts:
 
 
 class TimedWorker:
-    """Reports the steps of a worker of which only timing is recorded; see `EngineSeam`.
+    """Reports the steps of a worker of which only timing is recorded.
 
     =====================  ====================================================================
     `step(run, batch)`     run one step
@@ -287,7 +287,7 @@ def _attach(worker: Any, settings: Settings) -> None:
         undo.callback(writer.close)
         with StartGuard(EXPORT):
             process_writer.publish(writer, settings)
-        probe: EngineSeam | None = None
+        probe: TimedWorker | None = None
         if drafter is not None:
             inside = StartGuard(INTERNALS, quiet=True)
             with inside:
@@ -382,80 +382,6 @@ def _recorded(
     )
 
 
-def install_worker(module: Any) -> None:
-    """Hook sglang.srt.speculative.eagle_worker_v2."""
-    hook_method(module, "EAGLEWorkerV2.forward_batch_generation", _step)
-    hook_method(module, "EagleDraftWorker.init_attention_backends", _init_attention_backends)
-    hook_method(module, "EagleDraftWorker.draft", _draft)
-    hook_method(module, "EagleDraftWorker._draft_extend_for_prefill", _extend_for_prefill)
-    hook_method(module, "EagleDraftWorker._draft_extend_for_decode", _extend_for_decode)
-
-
-def _serves(batch: Any) -> bool:
-    """Return whether a ScheduleBatch has requests: an idle rank's has none."""
-    return bool(getattr(batch, "reqs", None))
-
-
-def _init_attention_backends(original: Any) -> Callable[..., Any]:
-    def init_attention_backends(worker: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(worker, *args, **kwargs)
-        attach(worker)
-        return result
-
-    return init_attention_backends
-
-
-def _step(original: Any) -> Callable[..., Any]:
-    def forward_batch_generation(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        probe = getattr(getattr(worker, "_draft_worker", None), PROBE, None)
-        if probe is None or not _serves(batch):
-            return original(worker, batch, *args, **kwargs)
-        return probe.step(lambda: original(worker, batch, *args, **kwargs), batch)
-
-    return forward_batch_generation
-
-
-def _draft(original: Any) -> Callable[..., Any]:
-    def draft(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        probe = getattr(worker, PROBE, None)
-        if probe is None or not _serves(batch) or kwargs.get("with_topology"):
-            return original(worker, batch, *args, **kwargs)
-        return probe.draft(lambda: original(worker, batch, *args, **kwargs), worker, batch)
-
-    return draft
-
-
-def _extend_for_prefill(original: Any) -> Callable[..., Any]:
-    def extend(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        probe = getattr(worker, PROBE, None)
-        if probe is None or not _serves(batch):
-            return original(worker, batch, *args, **kwargs)
-        return probe.extend(
-            lambda: original(worker, batch, *args, **kwargs),
-            worker,
-            batch,
-            lambda: rows_after_prefill(batch),
-        )
-
-    return extend
-
-
-def _extend_for_decode(original: Any) -> Callable[..., Any]:
-    def extend(worker: Any, batch: Any, verified: Any, *args: Any, **kwargs: Any) -> Any:
-        probe = getattr(worker, PROBE, None)
-        if probe is None or not _serves(batch):
-            return original(worker, batch, verified, *args, **kwargs)
-        width = worker.speculative_num_draft_tokens
-        return probe.extend(
-            lambda: original(worker, batch, verified, *args, **kwargs),
-            worker,
-            batch,
-            lambda: rows_after_verification(verified.accept_lens, width),
-        )
-
-    return extend
-
-
 VIEW = "_driftscope_view"
 """Attribute of a worker without a drafting model that holds its WorkerView."""
 
@@ -476,55 +402,51 @@ class WorkerView:
         self.speculative_num_steps = k
 
 
-def install_target(module: Any) -> None:
-    """Hook sglang.srt.managers.tp_worker, for an engine that does not speculate."""
-    hook_method(module, "TpModelWorker.init_attention_backends", _init_target)
-    hook_method(module, "TpModelWorker.forward_batch_generation", _step_of_view)
+def _then(action: Callable[[Any], None]) -> Callable[[Any], Callable[..., Any]]:
+    """Return a hook that runs `action` on a worker once it has initialised."""
+
+    def around(original: Any) -> Callable[..., Any]:
+        def initialise(worker: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(worker, *args, **kwargs)
+            with StartGuard():
+                action(worker)
+            return result
+
+        return initialise
+
+    return around
 
 
-def _init_target(original: Any) -> Callable[..., Any]:
-    def init_attention_backends(worker: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(worker, *args, **kwargs)
-        with StartGuard():
-            generates = worker.model_config.is_generation
-            if generates and worker.server_args.speculative_algorithm is None:
-                _view(worker, worker, 0)
-        return result
-
-    return init_attention_backends
-
-
-def _view(worker: Any, target_worker: Any, k: int) -> None:
+def _attach_view(worker: Any, target_worker: Any, k: int) -> None:
     """Attach a timer to a worker without a drafting model."""
     view = WorkerView(worker, target_worker, k)
     attach(view)
     setattr(worker, VIEW, view)
 
 
-def install_ngram(module: Any) -> None:
-    """Hook sglang.srt.speculative.ngram_worker."""
-    hook_method(module, "NGRAMWorker.alloc_memory_pool", _alloc_memory_pool)
-    hook_method(module, "NGRAMWorker.forward_batch_generation", _step_of_view)
-    hook_method(module, "NGRAMWorker._prepare_for_speculative_decoding", _ngram_draft)
+def _attach_target(worker: Any) -> None:
+    if worker.model_config.is_generation and worker.server_args.speculative_algorithm is None:
+        _attach_view(worker, worker, 0)
 
 
-def _alloc_memory_pool(original: Any) -> Callable[..., Any]:
-    def alloc_memory_pool(worker: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(worker, *args, **kwargs)
-        with StartGuard():
-            _view(worker, worker.target_worker, int(worker.draft_token_num) - 1)
-        return result
-
-    return alloc_memory_pool
+init_drafter = _then(lambda worker: attach(worker))
+init_target = _then(_attach_target)
+init_ngram = _then(
+    lambda worker: _attach_view(worker, worker.target_worker, int(worker.draft_token_num) - 1)
+)
+"""Hooks of what the workers do last before they serve."""
 
 
 def _probe_of(worker: Any, batch: Any) -> Any:
-    """Return what records a worker's steps; None if nothing does, or the batch has no requests."""
-    probe = getattr(getattr(worker, VIEW, None), PROBE, None)
-    return probe if getattr(batch, "reqs", None) else None
+    """Return what records a worker's steps; None if nothing does, or if a ScheduleBatch has no
+    requests, as that of an idle rank."""
+    drafting = getattr(worker, VIEW, None) or getattr(worker, "_draft_worker", worker)
+    return getattr(drafting, PROBE, None) if getattr(batch, "reqs", None) else None
 
 
-def _step_of_view(original: Any) -> Callable[..., Any]:
+def step(original: Any) -> Callable[..., Any]:
+    """Hook a worker's forward_batch_generation."""
+
     def forward_batch_generation(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         probe = _probe_of(worker, batch)
         if probe is None:
@@ -534,12 +456,41 @@ def _step_of_view(original: Any) -> Callable[..., Any]:
     return forward_batch_generation
 
 
-def _ngram_draft(original: Any) -> Callable[..., Any]:
-    def prepare(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        probe = _probe_of(worker, batch)
-        if probe is None or not batch.forward_mode.is_decode():  # a prefill drafts nothing
-            return original(worker, batch, *args, **kwargs)
-        view = getattr(worker, VIEW)
-        return probe.draft(lambda: original(worker, batch, *args, **kwargs), view, batch)
+def draft(original: Any) -> Callable[..., Any]:
+    """Hook a drafting method; an n-gram worker's prepares a prefill, too, which drafts nothing."""
 
-    return prepare
+    def drafting(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        probe, view = _probe_of(worker, batch), getattr(worker, VIEW, None)
+        drafts = not kwargs.get("with_topology") if view is None else batch.forward_mode.is_decode()
+        if probe is None or not drafts:
+            return original(worker, batch, *args, **kwargs)
+        run = functools.partial(original, worker, batch, *args, **kwargs)
+        return probe.draft(run, worker if view is None else view, batch)
+
+    return drafting
+
+
+def _extends(rows: Callable[..., ForwardRows]) -> Callable[[Any], Callable[..., Any]]:
+    """Return a hook of a method that extends the drafter's cache; `rows` are the wanted ones, from
+    its arguments."""
+
+    def around(original: Any) -> Callable[..., Any]:
+        def extend(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            probe = _probe_of(worker, batch)
+            if probe is None:
+                return original(worker, batch, *args, **kwargs)
+            run = functools.partial(original, worker, batch, *args, **kwargs)
+            return probe.extend(run, worker, batch, lambda: rows(worker, batch, *args))
+
+        return extend
+
+    return around
+
+
+extend_for_prefill = _extends(lambda _, batch, *__: rows_after_prefill(batch))
+extend_for_decode = _extends(
+    lambda worker, _, verified, *__: rows_after_verification(
+        verified.accept_lens, worker.speculative_num_draft_tokens
+    )
+)
+"""Hooks of EagleDraftWorker."""

@@ -28,7 +28,7 @@ from driftscope.vocabulary import Structured, UndraftedReason
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.engine import PAIR, SESSION, given_name, shortened
-from driftscope_probes.guard import CORE, Guard, hook_method
+from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.process_writer import open_writer
 from driftscope_probes.request_rows import (
     REMEMBERED_REQUESTS,
@@ -151,20 +151,6 @@ STOP_OR_ABORT = "stop_string_or_abort"
 ABORT = "abort"
 """vLLM's reason for a request that did not end by itself. An engine core in a process of its own
 aborts its running requests when it stops; one in the caller's process leaves them."""
-
-
-def install_scheduler(module: Any) -> None:
-    """Hook vllm.v1.core.sched.scheduler."""
-    hook_method(module, "Scheduler.__init__", _init)
-    hook_method(module, "Scheduler.update_from_output", _update_from_output)
-    hook_method(module, "Scheduler._free_request", _free_request)
-
-
-def install_engine(module: Any) -> None:
-    """Hook vllm.v1.engine.core."""
-    hook_method(module, "EngineCore.shutdown", _shutdown)
-    with contextlib.suppress(AttributeError):  # vLLM before 0.32 has no names of weights
-        hook_method(module, "EngineCore.set_weight_version", _set_weight_version)
 
 
 def _init(original: Any) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ where the recorder's modules cannot be imported.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,11 @@ from driftscope_probes.settings import (
 )
 from driftscope_probes.start_guard import (
     EXPORT,
+    HookPoint,
     StartGuard,
     hand_down,
     handed_down,
+    hook_points,
     install_when_imported,
     settings_of_start,
     warn,
@@ -35,26 +38,116 @@ from driftscope_probes.start_guard import (
 if TYPE_CHECKING:
     from driftscope.telemetry.down import DownIdentity
 
-_SCHEDULER = "vllm.v1.core.sched.scheduler"
-_OURS = "driftscope_probes.vllm"
-SEAMS = (
-    ("vllm.v1.worker.gpu_model_runner", f"{_OURS}.runner_v1", "install_runner"),
-    ("vllm.v1.spec_decode.llm_base_proposer", f"{_OURS}.runner_v1", "install_proposer"),
-    ("vllm.v1.worker.gpu.model_runner", f"{_OURS}.runner_v2", "install_runner"),
-    ("vllm.v1.spec_decode.medusa", f"{_OURS}.runner_v1", "install_medusa"),
-    *(
-        (
-            f"vllm.v1.worker.gpu.spec_decode.{name}.speculator",
-            f"{_OURS}.runner_v2",
-            "install_speculator",
-        )
-        for name in ("eagle", "mtp", "standalone_ar", "dflash", "gemma4", "multi_module_mtp")
+_V1, _V2 = "driftscope_probes.vllm.runner_v1", "driftscope_probes.vllm.runner_v2"
+_WORKER, _CORE = "driftscope_probes.vllm.worker", "driftscope_probes.vllm.engine_core"
+_SCHEDULER, _CAPTURED = "vllm.v1.core.sched.scheduler", "source of the captured layers"
+_PROPOSER, _DRAFTERS = "vllm.v1.spec_decode.llm_base_proposer", "vllm.v1.worker.gpu.spec_decode"
+
+
+def _speculator(module: str, name: str, *, optional: bool = True) -> tuple[HookPoint, ...]:
+    """Return the hooks of a class of drafters. The classes themselves are hooked, because their
+    bases differ and were renamed in 0.32. DFlash's is the base of those of DFlash 2, LiLiCorr and
+    DSpark."""
+    return hook_points(
+        f"{_DRAFTERS}.{module}.speculator",
+        _V2,
+        (f"{name}.load_model", "_load_model", "taps on the drafter"),
+        (f"{name}.propose", "_propose", "the draft"),
+        optional=optional,
+    )
+
+
+HOOKS = {
+    "v1": (
+        *hook_points(
+            "vllm.v1.worker.gpu_model_runner",
+            _V1,
+            ("GPUModelRunner.execute_model", "_execute_model", "step time, the step's requests"),
+            ("GPUModelRunner.sample_tokens", "_sample_tokens", "step time"),
+        ),
+        *hook_points(
+            _PROPOSER,
+            _V1,
+            ("SpecDecodeBaseProposer.load_model", "_load_model", "taps on the drafter"),
+            ("SpecDecodeBaseProposer.propose", "_propose", "the draft"),
+        ),
+        HookPoint(
+            _PROPOSER,
+            "SpecDecodeBaseProposer._determine_batch_execution_and_padding",
+            "chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
+            optional=True,
+        ),
+        HookPoint(
+            "vllm.v1.worker.gpu_model_runner",
+            "GPUModelRunner._get_eagle3_aux_layers_from_config",
+            _CAPTURED,
+            optional=True,
+        ),
+        *hook_points(
+            "vllm.v1.spec_decode.medusa",
+            _V1,
+            ("MedusaProposer.load_model", "_load_medusa", "taps on Medusa's heads"),
+            ("MedusaProposer.propose", "_propose_lookup", "Medusa's draft"),
+            optional=True,
+        ),
     ),
-    ("vllm.v1.worker.gpu_worker", f"{_OURS}.worker", "install_worker"),
-    (_SCHEDULER, f"{_OURS}.engine_core", "install_scheduler"),
-    ("vllm.v1.engine.core", f"{_OURS}.engine_core", "install_engine"),
-)
-"""See `Seam`."""
+    "v2": (
+        *hook_points(
+            "vllm.v1.worker.gpu.model_runner",
+            _V2,
+            ("GPUModelRunner.execute_model", "_execute_model", "step time"),
+            ("GPUModelRunner.sample_tokens", "_sample_tokens", "step time, the step's requests"),
+        ),
+        *_speculator("eagle", "EagleSpeculator", optional=False),
+        HookPoint(
+            f"{_DRAFTERS}.eagle.eagle3_utils",
+            "get_eagle3_aux_layers_from_config",
+            _CAPTURED,
+            optional=True,
+        ),
+        *_speculator("mtp", "MTPSpeculator"),
+        *_speculator("standalone_ar", "StandaloneARSpeculator"),
+        *_speculator("dflash", "DFlashSpeculator"),
+        *_speculator("gemma4", "Gemma4Speculator"),
+        *_speculator("multi_module_mtp", "MultiModuleMTPSpeculator"),
+    ),
+    "worker": (
+        *hook_points(
+            "vllm.v1.worker.gpu_worker",
+            _WORKER,
+            ("Worker.load_model", "_load_model", "start of the run, once every model is loaded"),
+            ("Worker.compile_or_warm_up_model", "_warm_up", "steps that are no traffic"),
+            ("Worker.shutdown", "_shutdown", "closing the worker's trace"),
+        ),
+        HookPoint(
+            "vllm.model_executor.models.interfaces",
+            "EagleModelMixin.aux_hidden_state_layers",
+            "list of captured target layers",
+            optional=True,
+        ),
+    ),
+    "engine": (
+        *hook_points(
+            _SCHEDULER,
+            _CORE,
+            ("Scheduler.__init__", "_init", "the engine's trace"),
+            ("Scheduler.update_from_output", "_update_from_output", "verification"),
+            ("Scheduler._free_request", "_free_request", "finished requests"),
+        ),
+        *hook_points(
+            "vllm.v1.engine.core",
+            _CORE,
+            ("EngineCore.shutdown", "_shutdown", "closing the trace"),
+        ),
+        *hook_points(  # vLLM before 0.32 has no names of weights
+            "vllm.v1.engine.core",
+            _CORE,
+            ("EngineCore.set_weight_version", "_set_weight_version", "names of new weights"),
+            optional=True,
+        ),
+    ),
+}
+"""Hooks by part of vLLM: V1 model runner, V2 model runner, their worker, engine core."""
 _DOWN = "_driftscope_down"
 """Attribute of vLLM's scheduler that exports that nothing is recorded."""
 
@@ -96,7 +189,8 @@ def _hook_all() -> None:
     settings = settings_of_start()
     if settings is not None:
         fix_run_directory(settings)
-        install_when_imported(SEAMS, "vLLM", failed=_install_report)
+        hooks = itertools.chain.from_iterable(HOOKS.values())
+        install_when_imported(hooks, "vLLM", failed=_install_report)
 
 
 def _report_down(fault: StartFault) -> None:

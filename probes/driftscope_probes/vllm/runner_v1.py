@@ -17,7 +17,7 @@ from driftscope.trace.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.discovery import ROWS, made_up
 from driftscope_probes.drafter import captured_by
 from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_draft_call
-from driftscope_probes.guard import hook_method, hook_unhooked, is_hooked
+from driftscope_probes.guard import hook_unhooked, is_hooked
 from driftscope_probes.vllm.attach import (
     RECORDER,
     STILL,
@@ -32,24 +32,6 @@ LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Class names of proposers without a model."""
 ASKED_K = "num_speculative_tokens"
 _CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
-
-
-def install_runner(module: Any) -> None:
-    """Hook vllm.v1.worker.gpu_model_runner."""
-    hook_method(module, "GPUModelRunner.execute_model", _execute_model)
-    hook_method(module, "GPUModelRunner.sample_tokens", _sample_tokens)
-
-
-def install_proposer(module: Any) -> None:
-    """Hook vllm.v1.spec_decode.llm_base_proposer."""
-    hook_method(module, "SpecDecodeBaseProposer.load_model", _load_model)
-    hook_method(module, "SpecDecodeBaseProposer.propose", _propose)
-
-
-def install_medusa(module: Any) -> None:
-    """Hook vllm.v1.spec_decode.medusa, whose proposer shares nothing with the others."""
-    hook_method(module, "MedusaProposer.load_model", _load_medusa)
-    hook_method(module, "MedusaProposer.propose", _propose_lookup)
 
 
 def models_loaded(runner: Any) -> None:

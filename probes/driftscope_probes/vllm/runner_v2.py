@@ -17,7 +17,7 @@ from driftscope.trace.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.discovery import ROWS, made_up
 from driftscope_probes.drafter import captured_by
 from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_draft_call
-from driftscope_probes.guard import hook_method, hook_unhooked
+from driftscope_probes.guard import hook_unhooked
 from driftscope_probes.vllm.attach import (
     RECORDER,
     STILL,
@@ -32,31 +32,6 @@ ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
 LOOKUP = "NgramGPUSpeculator"
 _PASSES_GRAPHS_BY = "is_profile"
 """vLLM's flag of a profiling run; its only effect in a speculator is to avoid CUDA graphs."""
-SPECULATORS = (
-    "EagleSpeculator",
-    "MTPSpeculator",
-    "StandaloneARSpeculator",
-    "DFlashSpeculator",
-    "Gemma4Speculator",
-    ONE_MODULE_PER_DEPTH,
-)
-
-
-def install_runner(module: Any) -> None:
-    """Hook vllm.v1.worker.gpu.model_runner."""
-    hook_method(module, "GPUModelRunner.execute_model", _execute_model)
-    hook_method(module, "GPUModelRunner.sample_tokens", _sample_tokens)
-
-
-def install_speculator(module: Any) -> None:
-    """Hook the speculator of a module in vllm.v1.worker.gpu.spec_decode.
-
-    The classes themselves are hooked, because their bases differ and were renamed in 0.32. DFlash's
-    is the base of those of DFlash 2, LiLiCorr and DSpark.
-    """
-    (name,) = (name for name in SPECULATORS if _is_defined_in(module, name))
-    hook_method(module, f"{name}.load_model", _load_model)
-    hook_method(module, f"{name}.propose", _propose)
 
 
 def models_loaded(runner: Any) -> None:
@@ -89,11 +64,6 @@ def _draft_sampling(speculator: Any) -> str | None:
     if not hasattr(speculator, "draft_logits"):
         return None
     return GREEDY if speculator.draft_logits is None else PROBABILISTIC
-
-
-def _is_defined_in(module: Any, name: str) -> bool:
-    function: Any = getattr(module, name, None)
-    return bool(function and function.__module__ == module.__name__)
 
 
 def _load_model(original: Any) -> Callable[..., Any]:

@@ -16,7 +16,6 @@ from driftscope.unknown import Unknown
 from driftscope.vocabulary import PRENORM_RMS
 from driftscope_probes import settings
 from driftscope_probes.drafter import Kind
-from driftscope_probes.engine import HookPoint
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work if every hook exists."""
@@ -29,76 +28,6 @@ RECORDED = (
     "Per decode step: drafted and accepted tokens, or why nothing was drafted. "
     "Per request: TTFT, TPOT, lengths, finish reason. Without a drafter: requests and steps alone."
 )
-
-
-_RUNNER_V1, _RUNNER_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
-_PROPOSER, _V2_DRAFTERS = "vllm.v1.spec_decode.llm_base_proposer", "vllm.v1.worker.gpu.spec_decode"
-_MEDUSA = "vllm.v1.spec_decode.medusa"
-_EAGLE, _EAGLE3 = f"{_V2_DRAFTERS}.eagle.speculator", f"{_V2_DRAFTERS}.eagle.eagle3_utils"
-_SCHEDULER, _CAPTURED = "vllm.v1.core.sched.scheduler", "source of the captured layers"
-HOOKS = {
-    "v1": (
-        HookPoint(_RUNNER_V1, "GPUModelRunner.execute_model", "step time, the step's requests"),
-        HookPoint(_RUNNER_V1, "GPUModelRunner.sample_tokens", "step time"),
-        HookPoint(_PROPOSER, "SpecDecodeBaseProposer.load_model", "taps on the drafter"),
-        HookPoint(_PROPOSER, "SpecDecodeBaseProposer.propose", "the draft"),
-        HookPoint(
-            _PROPOSER,
-            "SpecDecodeBaseProposer._determine_batch_execution_and_padding",
-            "chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
-            optional=True,
-        ),
-        HookPoint(
-            _RUNNER_V1,
-            "GPUModelRunner._get_eagle3_aux_layers_from_config",
-            _CAPTURED,
-            optional=True,
-        ),
-        HookPoint(_MEDUSA, "MedusaProposer.propose", "Medusa's draft", optional=True),
-    ),
-    "v2": (
-        HookPoint(_RUNNER_V2, "GPUModelRunner.execute_model", "step time"),
-        HookPoint(_RUNNER_V2, "GPUModelRunner.sample_tokens", "step time and the step's requests"),
-        HookPoint(_EAGLE, "EagleSpeculator.load_model", "taps on the drafter"),
-        HookPoint(_EAGLE, "EagleSpeculator.propose", "the draft"),
-        HookPoint(_EAGLE3, "get_eagle3_aux_layers_from_config", _CAPTURED, optional=True),
-        *(
-            HookPoint(
-                f"{_V2_DRAFTERS}.{module}.speculator",
-                f"{speculator}.propose",
-                "the draft",
-                optional=True,
-            )
-            for module, speculator in (
-                ("mtp", "MTPSpeculator"),
-                ("standalone_ar", "StandaloneARSpeculator"),
-                ("dflash", "DFlashSpeculator"),
-                ("gemma4", "Gemma4Speculator"),
-                ("multi_module_mtp", "MultiModuleMTPSpeculator"),
-            )
-        ),
-    ),
-    "worker": (
-        HookPoint(
-            "vllm.v1.worker.gpu_worker",
-            "Worker.load_model",
-            "start of the run, once every model is loaded; drafters without a model",
-        ),
-        HookPoint("vllm.v1.worker.gpu_worker", "Worker.shutdown", "closing the worker's trace"),
-        HookPoint(
-            "vllm.model_executor.models.interfaces",
-            "EagleModelMixin.aux_hidden_state_layers",
-            "list of captured target layers",
-            optional=True,
-        ),
-    ),
-    "engine": (
-        HookPoint(_SCHEDULER, "Scheduler.update_from_output", "verification"),
-        HookPoint(_SCHEDULER, "Scheduler._free_request", "finished requests"),
-        HookPoint("vllm.v1.engine.core", "EngineCore.shutdown", "closing the trace"),
-    ),
-}
-"""Hooks by part of vLLM: V1 model runner, V2 model runner, their worker, engine core."""
 
 
 EAGLE3 = Kind(name="EAGLE-3 / 3.1", methods=("eagle3",))

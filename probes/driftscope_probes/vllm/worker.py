@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from driftscope_probes.guard import hook_method
 from driftscope_probes.start_guard import StartGuard
 from driftscope_probes.vllm import runner_v1, runner_v2
 from driftscope_probes.vllm.attach import (
@@ -19,13 +18,6 @@ from driftscope_probes.vllm.attach import (
     watch_weights,
 )
 from driftscope_probes.vllm.support import is_last_stage
-
-
-def install_worker(module: Any) -> None:
-    """Hook vllm.v1.worker.gpu_worker."""
-    hook_method(module, "Worker.load_model", _load_model)
-    hook_method(module, "Worker.compile_or_warm_up_model", _warm_up)
-    hook_method(module, "Worker.shutdown", _shutdown)
 
 
 def _load_model(original: Any) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ from driftscope.inspect.drafter_classes import (
 )
 from driftscope.inspect.engine_loading import EngineAnswer, EngineProcess
 from driftscope.inspect.inspection import inspect_files
-from driftscope_probes.server.doctor import drafter_classes, vllm_folder
+from driftscope_probes.server.doctor import drafter_classes, package_folder
 
 H, V = 16, 64
 Fields = dict[str, Any]
@@ -329,7 +329,7 @@ def test_a_drafter_without_captured_layers_needs_no_fc(tmp_path: Path) -> None:
 
 
 def _vllm_source(*parts: str) -> str:
-    folder = vllm_folder()
+    folder = package_folder("vllm")
     if folder is None:
         pytest.skip("vLLM is not installed")
     return folder.joinpath(*parts).read_text()
@@ -337,7 +337,7 @@ def _vllm_source(*parts: str) -> str:
 
 def test_the_table_has_every_class_that_the_installed_vllm_registers() -> None:
     _vllm_source("__init__.py")
-    registered = drafter_classes(vllm_folder() or Path())
+    registered = drafter_classes(package_folder("vllm") or Path())
     assert len(registered) > 50
     assert [name for name in registered if not names_drafter(name)] == ["ExtractHiddenStatesModel"]
     table = coverage_table(registered)

@@ -188,7 +188,6 @@ MAY_WAIT = {
     "at start-up": {
         "vllm/drafter": "LatentKeys.__init__ PagedKeys.__init__ VllmAttentionLayer.kind "
         "VllmAttentionLayer.query_size _numbers_apart drafter_of open_drafter",
-        "vllm/runner_v2": "_is_defined_in",
     },
     "for a job on a CPU, JOIN_S at most": {
         "cpu_kernels": "SideThread.join",

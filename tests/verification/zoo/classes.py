@@ -18,7 +18,7 @@ from unittest.mock import MagicMock
 
 from support.every_drafter import ALL, LAYERS, TARGET, V, write
 
-from driftscope_probes.server.doctor import drafter_classes, vllm_folder
+from driftscope_probes.server.doctor import drafter_classes, package_folder
 from verification.zoo.compare import CLASSES, Anatomy, _classes, _index, _rms
 from verification.zoo.constructed import SOURCE, as_source
 from verification.zoo.engines import run_constructed, run_engines
@@ -429,7 +429,7 @@ def recorded(run: Path) -> dict[str, Any]:
 
 def one_of_each_class() -> list[str]:
     """Return one registered name of each class of vLLM."""
-    classes = drafter_classes(vllm_folder() or Path())
+    classes = drafter_classes(package_folder("vllm") or Path())
     return list({classes[name]: name for name in reversed(ALL) if name in classes}.values())[::-1]
 
 

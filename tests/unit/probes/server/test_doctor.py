@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from driftscope_probes.engine import HookPoint
-from driftscope_probes.server import doctor, doctor_sglang
+from driftscope_probes.server import doctor
 from driftscope_probes.server.doctor import (
     SGLANG,
     VLLM,
@@ -26,19 +25,19 @@ from driftscope_probes.server.doctor import (
     hook_checks,
     is_in_source,
     plugin_check,
-    sglang_version_check,
     start_checks,
     verdict,
+    version_check,
 )
 from driftscope_probes.server.doctor_sglang import (
     algorithms,
     draft_classes,
-    examine_sglang_server,
     model_classes,
 )
 from driftscope_probes.sglang.plugin import HOOKS as SGLANG_HOOKS
 from driftscope_probes.sglang.plugin import TESTED
-from driftscope_probes.vllm.support import HOOKS
+from driftscope_probes.start_guard import HookPoint
+from driftscope_probes.vllm.plugin import HOOKS
 
 REGISTRY = """
 _SPECULATIVE_DECODING_MODELS = {
@@ -66,7 +65,7 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         body = [f"    def {method}(self): ..." for method in sorted(methods)] or ["    pass"]
         text = "\n".join([f"class {name}:", *body])
         _write(folder, module, f"raise ImportError\n{text}\n")
-    monkeypatch.setattr(doctor, "vllm_folder", lambda: folder)
+    monkeypatch.setattr(doctor, "package_folder", lambda _: folder)
     monkeypatch.setattr(doctor, "installed_version", lambda _: "0.32.0")
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     return folder
@@ -81,7 +80,7 @@ def _write(folder: Path, module: str, text: str) -> None:
 
 def _answer(**speculation: object) -> str:
     given = {"num_speculative_tokens": 3, **speculation}
-    checks = examine_server("some/model", ["--speculative-config", json.dumps(given)])
+    checks = examine_server(VLLM, "some/model", ["--speculative-config", json.dumps(given)])
     return verdict([check for check in checks if check.topic != "plugin"]).detail
 
 
@@ -176,7 +175,7 @@ def test_an_option_that_vllm_refuses_is_not_ready(
     ("target", "words"), [("", "it has no name"), ("/dev/null", "/dev/null is no folder")]
 )
 def test_a_target_that_cannot_be_a_model_is_not_ready(vllm: Path, target: str, words: str) -> None:
-    checks = {check.topic: check for check in examine_server(target, [])}
+    checks = {check.topic: check for check in examine_server(VLLM, target, [])}
     assert checks["target"].ok is False and checks["target"].detail.startswith(words)
 
 
@@ -239,7 +238,7 @@ def test_a_speculator_is_served_alone_with_the_target_that_it_names(
     vllm: Path, tmp_path: Path, config: dict[str, Any], kind: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    checks = {check.topic: check for check in examine_server(str(tmp_path), [])}
+    checks = {check.topic: check for check in examine_server(VLLM, str(tmp_path), [])}
     assert checks["target"].detail.startswith("some/target ")
     assert checks["drafter"].ok and checks["drafter"].detail.startswith(f"{kind} (")
 
@@ -269,8 +268,11 @@ def test_a_registry_of_another_form_has_no_classes(tmp_path: Path, text: str) ->
 
 
 @pytest.mark.parametrize(("version", "ok"), [(TESTED[0], True), ("0.5.14", False)])
-def test_only_tested_versions_are_ready(version: str, ok: bool) -> None:
-    check = sglang_version_check(version)
+def test_only_tested_versions_are_ready(
+    monkeypatch: pytest.MonkeyPatch, version: str, ok: bool
+) -> None:
+    monkeypatch.setattr(doctor, "installed_version", lambda _: version)
+    check = version_check(SGLANG)
     assert check.ok is ok and version in check.detail
     answer = verdict([check], SGLANG)
     assert answer.ok is ok and answer.detail.startswith("ready" if ok else "not ready")
@@ -441,8 +443,8 @@ def sglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = folder / "srt" / f"{module}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr(doctor_sglang, "package_folder", lambda _: folder)
-    monkeypatch.setattr(doctor_sglang, "installed_version", lambda _: "0.5.23")
+    monkeypatch.setattr(doctor, "package_folder", lambda _: folder)
+    monkeypatch.setattr(doctor, "installed_version", lambda _: "0.5.23")
     return folder
 
 
@@ -466,7 +468,7 @@ def test_a_drafter_is_read_as_sglang_reads_it(
     (tmp_path / "config.json").write_text(json.dumps(config))
     options = ["--speculative-algorithm", algorithm]
     options += [f"--speculative-draft-model-path={tmp_path}"] if architecture else []
-    checks = examine_sglang_server("some/model", options)
+    checks = examine_server(SGLANG, "some/model", options)
     answer = verdict([check for check in checks if check.topic != "plugin"], SGLANG).detail
     assert words in answer
     assert answer.startswith("ready") == ("recorded" in words and "no worker" not in words)
@@ -477,15 +479,15 @@ def test_a_tree_and_a_server_without_a_drafter_are_recorded_without_the_inside(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["MiMoForCausalLM"]}))
     options = ["--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "4"]
-    *_, drafter = examine_sglang_server(str(tmp_path), options)
+    *_, drafter = examine_server(SGLANG, str(tmp_path), options)
     assert drafter.ok and "trees are not looked into" in drafter.detail
-    *_, drafter = examine_sglang_server(str(tmp_path), [])
+    *_, drafter = examine_server(SGLANG, str(tmp_path), [])
     assert drafter.ok and drafter.detail.startswith("no drafter")
 
 
 def test_a_hook_that_moved_is_named(sglang: Path) -> None:
     (sglang / "srt" / "managers" / "scheduler.py").write_text("")
-    checks = {check.topic: check for check in examine_sglang_server("some/model", [])}
+    checks = {check.topic: check for check in examine_server(SGLANG, "some/model", [])}
     assert checks["hooks"].ok is False and "Scheduler.send_abort_output" in checks["hooks"].detail
 
 

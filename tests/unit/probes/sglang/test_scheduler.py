@@ -24,7 +24,7 @@ from driftscope_probes.guard import Guard
 from driftscope_probes.request_rows import EndedRequest
 from driftscope_probes.sglang import worker as worker_module
 from driftscope_probes.sglang.chain import AheadSampler, FirstDepths
-from driftscope_probes.sglang.plugin import TESTED, check_version
+from driftscope_probes.sglang.plugin import HOOKS, TESTED, check_version
 from driftscope_probes.sglang.run_manifest import verification_of
 from driftscope_probes.sglang.scheduler import (
     Outcome,
@@ -44,6 +44,7 @@ from driftscope_probes.sglang.worker import (
     rows_after_prefill,
     rows_after_verification,
 )
+from driftscope_probes.start_guard import install_hooks
 
 
 def request(**changed: Any) -> Any:
@@ -355,7 +356,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
         setattr(view, PROBE, TimedWorker(sink))
 
     monkeypatch.setattr(worker_module, "attach", attach)
-    worker_module.install_ngram(SimpleNamespace(__name__="ngram_worker", NGRAMWorker=hooked))
+    module = "sglang.srt.speculative.ngram_worker"
+    install_hooks(HOOKS["worker"], SimpleNamespace(__name__=module, NGRAMWorker=hooked))
     made = hooked()
     made.sink = sink
     assert made.alloc_memory_pool() == "allocated"
@@ -412,7 +414,8 @@ def test_steps_of_an_engine_without_a_drafter_are_timed(
     monkeypatch.setattr(
         worker_module, "attach", lambda view: setattr(view, PROBE, TimedWorker(sink))
     )
-    worker_module.install_target(SimpleNamespace(__name__="tp_worker", TpModelWorker=hooked))
+    module = "sglang.srt.managers.tp_worker"
+    install_hooks(HOOKS["worker"], SimpleNamespace(__name__=module, TpModelWorker=hooked))
     made = hooked(**how)
     assert made.init_attention_backends() == "initialised"
     assert made.forward_batch_generation(None, "a forward batch of a drafter") == "served"

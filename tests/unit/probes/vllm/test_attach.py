@@ -26,6 +26,7 @@ from driftscope.vocabulary import DISTANCE_MASS, Strategy
 from driftscope_probes.drafter import CapturedLayers, Drafter
 from driftscope_probes.recorder import RANKS_EVERY, SINKS_SOUGHT, Recorder
 from driftscope_probes.sink_search import SinkSet
+from driftscope_probes.start_guard import install_hooks
 from driftscope_probes.step_record import StepTimer
 from driftscope_probes.vllm import drafter as vllm_drafter
 from driftscope_probes.vllm.attach import (
@@ -38,8 +39,7 @@ from driftscope_probes.vllm.attach import (
     recorder_of_runner,
 )
 from driftscope_probes.vllm.drafter import VllmAttentionLayer
-from driftscope_probes.vllm.engine_core import install_engine
-from driftscope_probes.vllm.worker import install_worker
+from driftscope_probes.vllm.plugin import HOOKS
 
 CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 
@@ -580,7 +580,9 @@ def test_steps_of_vllms_warm_up_meet_no_recorder(fails: bool) -> None:
         def shutdown(self) -> None:
             """Nothing is torn down."""
 
-    install_worker(SimpleNamespace(__name__="worker", Worker=Worker))
+    install_hooks(
+        HOOKS["worker"], SimpleNamespace(__name__="vllm.v1.worker.gpu_worker", Worker=Worker)
+    )
     worker = Worker()
     with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
         assert worker.compile_or_warm_up_model() == "warm"
@@ -609,8 +611,12 @@ def test_traces_are_closed_before_vllm_tears_down(fails: bool) -> None:
         scheduler = SimpleNamespace(_driftscope_observer=Ending(notes, fails=fails))
         shutdown = Worker.shutdown
 
-    install_worker(SimpleNamespace(__name__="worker", Worker=Worker))
-    install_engine(SimpleNamespace(__name__="core", EngineCore=EngineCore))
+    install_hooks(
+        HOOKS["worker"], SimpleNamespace(__name__="vllm.v1.worker.gpu_worker", Worker=Worker)
+    )
+    install_hooks(
+        HOOKS["engine"], SimpleNamespace(__name__="vllm.v1.engine.core", EngineCore=EngineCore)
+    )
     assert Worker().shutdown() == "over" and notes == ["closed", "torn down"]
     notes.clear()
     assert EngineCore().shutdown() == "over"  # type: ignore[misc]
