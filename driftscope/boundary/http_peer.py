@@ -11,7 +11,7 @@
 =====================================================  =============================================
 
 One deadline covers everything: looking up the name, connecting, sending, and reading to the last
-byte. The size limit also holds after decompression. A GET follows redirects within its origin only,
+byte. A compressed answer is refused. A GET follows redirects within its origin only,
 a POST none. A user and password in a URL become an Authorization header; they appear in no message,
 file or log. Every failure is a PeerError of one line.
 """
@@ -28,7 +28,6 @@ import ssl
 import threading
 import time
 import urllib.request
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -148,7 +147,6 @@ _MOST_WORDS = 300
 """Characters of another program's message that an error repeats at most."""
 _MOST_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +155,7 @@ class Limits:
 
     seconds: float
     octets: int
-    """Largest size of the body in bytes, both as received and after decompression."""
+    """Largest size of the body in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +164,6 @@ class PeerAnswer:
 
     status: int
     content: bytes
-    """Body of the answer, decompressed."""
 
     def text(self) -> str:
         """Return the body as text; bytes that are not UTF-8 are replaced."""
@@ -193,12 +190,13 @@ def ask(
     if target.authorization:
         sent["Authorization"] = target.authorization
     request = urllib.request.Request(target.plain, body, sent)  # noqa: S310  ServerUrl: http(s) only
-    secrets = (*target.secrets, _secret_of(sent))
+    keys = (value for name, value in sent.items() if name.lower() == "authorization")
+    secrets = (*target.secrets, *(value.partition(" ")[2] for value in keys))
     connections = _Connections(Deadline(limits.seconds), tls)
     try:
         answer = functools.partial(_answer, request, limits, connections)
         return within(connections.deadline, answer, connections.close)
-    except (OSError, ValueError, http.client.HTTPException, zlib.error) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         why = redacted(_words(error, limits), secrets)
         raise PeerError(target.plain, shown(why)[:_MOST_WORDS]) from error
 
@@ -242,35 +240,18 @@ def _follow(request: urllib.request.Request, response: http.client.HTTPResponse)
 
 
 def _body(response: http.client.HTTPResponse, limits: Limits, deadline: Deadline) -> bytes:
-    coding = (response.headers.get("Content-Encoding") or "").strip().lower()
-    unpacker, out, raw = _Unpacker(coding), bytearray(), 0
+    coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
+    if coding != "identity":
+        raise ValueError(f"content encoding {coding!r}, which was not requested")
+    out = bytearray()
     while piece := response.read(_CHUNK):
         deadline.left_s()
-        raw += len(piece)
-        out += unpacker.unpack(piece, limits.octets + 1 - len(out))
-        if max(raw, len(out)) > limits.octets:
+        out += piece
+        if len(out) > limits.octets:
             raise _TooLongError
-    if response.length or not unpacker.ended:
+    if response.length:
         raise http.client.IncompleteRead(bytes(out))
     return bytes(out)
-
-
-class _Unpacker:
-    """Decompressor for a content encoding. Raises ValueError for an unknown encoding."""
-
-    def __init__(self, coding: str) -> None:
-        if coding not in ("", "identity", *_WINDOWS):
-            raise ValueError(f"content encoding {coding!r}, which was not requested")
-        self._stream = zlib.decompressobj(_WINDOWS[coding]) if coding in _WINDOWS else None
-
-    def unpack(self, piece: bytes, most: int) -> bytes:
-        """Return the first `most` bytes of an unpacked piece; `most` is 1 or more."""
-        return piece[:most] if self._stream is None else self._stream.decompress(piece, most)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the compressed data is complete."""
-        return self._stream is None or self._stream.eof
 
 
 class _Connections(urllib.request.HTTPSHandler):
@@ -282,41 +263,34 @@ class _Connections(urllib.request.HTTPSHandler):
         self._open: list[socket.socket] = []
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        def made(host: str, **options: Any) -> http.client.HTTPConnection:
-            return self._kept(http.client.HTTPConnection(host, **options))
-
-        return self.do_open(made, request)
+        return self.do_open(self._made(http.client.HTTPConnection), request)
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        def made(host: str, **options: Any) -> http.client.HTTPConnection:
-            return self._kept(http.client.HTTPSConnection(host, context=self._tls, **options))
-
-        return self.do_open(made, request)
+        made = functools.partial(http.client.HTTPSConnection, context=self._tls)
+        return self.do_open(self._made(made), request)
 
     http_request = urllib.request.AbstractHTTPHandler.do_request_
 
-    def _kept(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
-        connect = connection.connect
+    def _made(self, kind: Callable[..., http.client.HTTPConnection]) -> Any:
+        def made(host: str, **options: Any) -> http.client.HTTPConnection:
+            connection = kind(host, **options)
+            connect = connection.connect
 
-        def connected() -> None:
-            connect()
-            self._open.append(connection.sock)
-            self.deadline.left_s()  # raises if nobody waits any longer
+            def connected() -> None:
+                connect()
+                self._open.append(connection.sock)
+                self.deadline.left_s()  # raises if nobody waits any longer
 
-        connection.connect = connected  # type: ignore[method-assign]
-        return connection
+            connection.connect = connected  # type: ignore[method-assign]
+            return connection
+
+        return made
 
     def close(self) -> None:
         """End every connection: whoever reads from one reads its end at once."""
         for opened in self._open:
             with contextlib.suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
-
-
-def _secret_of(headers: Mapping[str, str]) -> str:
-    """Return the key or token of the Authorization header; "" without one."""
-    values = {name.lower(): value for name, value in headers.items()}
-    return values.get("authorization", "").partition(" ")[2]
 
 
 def _words(error: BaseException, limits: Limits) -> str:

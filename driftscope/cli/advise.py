@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from driftscope.cli import options
 from driftscope.cli.options import (
     DUCKDB,
+    BaselineOption,
     ClusterOption,
     EngineOption,
+    RunsArgument,
     maker_of,
-    named_run,
-    named_runs,
 )
 
 
 def advise(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN",
-            help="Run directories; the advice is for the first.",
-            callback=named_runs,
-            autocompletion=options.runs,
-        ),
-    ],
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="A run of the same server without speculation.",
-            callback=named_run,
-            autocompletion=options.runs,
-        ),
-    ] = None,
+    runs: RunsArgument,
+    baseline: BaselineOption = None,
     cluster: ClusterOption = None,
     engine: EngineOption = DUCKDB,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
-    """Say which K serves fastest, or which one to measure next, and the time per token of each.
+    """Say which K serves the first run fastest, or which one to measure next, and the times of all.
 
     A K is advised only if it was measured or is surely within 5% of the fastest. Further runs of
     the same models at another K, or without speculation, are measured times of theirs.

@@ -8,18 +8,17 @@ from typing import Annotated
 import typer
 
 from driftscope.boundary.files import STDOUT
-from driftscope.cli import options
 from driftscope.cli.options import (
     DUCKDB,
+    BaselineOption,
     ClusterOption,
     EngineOption,
     Format,
     NamesOption,
     QuietOption,
+    RunsArgument,
     WhereOption,
     maker_of,
-    named_run,
-    named_runs,
 )
 
 DEFAULT = {
@@ -30,15 +29,7 @@ DEFAULT = {
 
 
 def analyze(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN",
-            help="Run directories.",
-            callback=named_runs,
-            autocompletion=options.runs,
-        ),
-    ],
+    runs: RunsArgument,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -66,15 +57,7 @@ def analyze(
             "or a time span such as 10m.",
         ),
     ] = "label",
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            callback=named_run,
-            autocompletion=options.runs,
-            help="Run to compare speed and findings with, for example one without speculation.",
-        ),
-    ] = None,
+    baseline: BaselineOption = None,
     where: WhereOption = None,
     since: Annotated[
         str | None,

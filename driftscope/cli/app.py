@@ -13,7 +13,7 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -28,9 +28,9 @@ from driftscope.cli.dashboards import dashboards
 from driftscope.cli.doctor import doctor
 from driftscope.cli.export import export
 from driftscope.cli.findings import findings
-from driftscope.cli.help_pages import EPILOG, PAGES, PlainCommand, PlainGroup, epilog, settings_of
 from driftscope.cli.ingest import ingest
 from driftscope.cli.inspect import inspect
+from driftscope.cli.options import EXIT_CODES, epilog
 from driftscope.cli.pays import pays
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
@@ -43,7 +43,6 @@ from driftscope.version import __version__
 
 app = typer.Typer(
     name="driftscope",
-    cls=PlainGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -56,7 +55,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=EPILOG)
+@app.callback(epilog=EXIT_CODES)
 def driftscope_command(
     version: Annotated[
         bool,
@@ -66,44 +65,59 @@ def driftscope_command(
     """See why speculative decoding stops paying: attention drift of a drafter in vLLM or SGLang."""
 
 
-COMMANDS: Mapping[str, Callable[..., Any]] = {
-    "pays": pays,
-    "doctor": doctor,
-    "findings": findings,
-    "inspect": inspect,
-    "ablate": ablate,
-    "serve": serve,
-    "watch": watch,
-    "analyze": analyze,
-    "compare": compare,
-    "advise": advise,
-    "check": check,
-    "ingest": ingest,
-    "ls": ls,
-    "rm": rm,
-    "prune": prune,
-    "replay": replay,
-    "export": export,
-    "dashboards": dashboards,
-}
+BEGIN = "Begin"
+BEFORE = "Before a server starts"
+RECORD = "Record a live engine"
+READ = "Read runs"
+KEEP = "Find and remove runs"
+SEND = "Send prompts"
+WATCH = "Monitor"
+_EAGLE3 = '{"method": "eagle3", "model": "DRAFTER"'
+COMMANDS: Sequence[tuple[str, Callable[..., Any] | typer.Typer, str]] = (
+    (BEGIN, doctor, f"doctor MODEL --speculative-config '{_EAGLE3}}}'"),
+    (BEGIN, pays, "pays trio"),
+    (BEGIN, findings, "findings --json"),
+    (BEFORE, inspect, "inspect DRAFTER --target TARGET"),
+    (BEFORE, ablate, "ablate DRAFTER --target TARGET"),
+    (
+        RECORD,
+        serve,
+        f"serve MODEL --speculative-config '{_EAGLE3}, \"num_speculative_tokens\": 4}}'",
+    ),
+    (RECORD, probe, "probe status latest"),
+    (RECORD, watch, "watch latest"),
+    (READ, analyze, "analyze latest"),
+    (READ, compare, "compare OLD_RUN NEW_RUN"),
+    (READ, advise, "advise latest"),
+    (
+        READ,
+        check,
+        "check latest --baseline OLD_RUN --require 'no_worse(acceptance.mean_length, 5%)'",
+    ),
+    (READ, ingest, "ingest vllm-bench.json records.jsonl"),
+    (READ, export, "export latest --format speculation-profile -o profile.json"),
+    (KEEP, ls, "ls"),
+    (KEEP, rm, "rm driftscope-runs/20260101-120000-eagle3"),
+    (KEEP, prune, "prune --older-than 30d --keep 5"),
+    (SEND, replay, "replay http://localhost:8000 --suite template"),
+    (WATCH, dashboards, "dashboards -o monitoring"),
+)
+"""Commands in the order in which `driftscope --help` lists them: group, command and example."""
 PASSES_OPTIONS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """vLLM's options pass through untouched."""
-TO_VLLM = ("serve", "pays", "doctor")
-for name, page in PAGES.items():
-    if name == "probe":
-        app.add_typer(
-            probe,
-            name=name,
-            cls=PlainGroup,
-            epilog=epilog(page.example),
-            rich_help_panel=page.group,
-        )
+TO_VLLM = (serve, pays, doctor)
+for group, command, example in COMMANDS:
+    shown_in_help: dict[str, Any] = {"epilog": epilog(example), "rich_help_panel": group}
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name="probe", **shown_in_help)
         continue
+    # Each paragraph is one line, so that a terminal breaks it where it ends.
+    paragraphs = (command.__doc__ or "").split("\n\n")
     app.command(
-        cls=PlainCommand,
-        **settings_of(name, COMMANDS[name]),
-        context_settings=PASSES_OPTIONS_ON if name in TO_VLLM else None,
-    )(COMMANDS[name])
+        help="\n\n".join(" ".join(part.split()) for part in paragraphs),
+        context_settings=PASSES_OPTIONS_ON if command in TO_VLLM else None,
+        **shown_in_help,
+    )(command)
 
 
 USAGE_ERROR: type[Exception] = next(
@@ -166,7 +180,8 @@ def _fail_usage(error: Any) -> NoReturn:
     if type(error).__name__ == _ONLY_HELP:
         error.show()
         sys.exit(error.exit_code)
-    path = " ".join(["driftscope", *(word for word in sys.argv[1:2] if word in PAGES)])
+    names = {getattr(command, "__name__", "probe") for _, command, _ in COMMANDS}
+    path = " ".join(["driftscope", *(word for word in sys.argv[1:2] if word in names)])
     no_run = type(error).__name__ == _MISSING and getattr(error.param, "metavar", None) == "RUN"
     hint = "; `driftscope ls` lists the runs, and `latest` names the newest" if no_run else ""
     _fail(f"{error.format_message().rstrip('.')}{hint}; see {path} --help", error.exit_code)

@@ -13,9 +13,9 @@ from driftscope.cli.options import (
     DUCKDB,
     ClusterOption,
     EngineOption,
+    RunsArgument,
     WhereOption,
     named_run_or_inspection,
-    named_runs,
 )
 
 
@@ -27,15 +27,7 @@ class Undecided(StrEnum):
 
 
 def check(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN",
-            help="Run directories.",
-            callback=named_runs,
-            autocompletion=options.runs,
-        ),
-    ],
+    runs: RunsArgument,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(

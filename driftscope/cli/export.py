@@ -7,18 +7,12 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli import options
-from driftscope.cli.options import named_run
+from driftscope.cli.options import RunArgument, WhereOption
 from driftscope.vocabulary import Interchange
 
 
 def export(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", help="Run directory.", callback=named_run, autocompletion=options.runs
-        ),
-    ],
+    run: RunArgument,
     form: Annotated[
         Interchange,
         typer.Option(
@@ -38,13 +32,7 @@ def export(
             "s3://bucket/folder.",
         ),
     ],
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EXPR",
-            help="Only the rounds that meet a condition, see `analyze`.",
-        ),
-    ] = None,
+    where: WhereOption = None,
     label: Annotated[
         str | None,
         typer.Option(

@@ -12,12 +12,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from driftscope import errors
 from driftscope.analysis.condition_columns import COLUMNS
 from driftscope.distributions import LAB_DRAFTERS, LAB_TARGETS
 from driftscope.trace.runs import DEFAULT_FOLDERS, LATEST, search
 
 if TYPE_CHECKING:
     from driftscope.analysis.query.query_engine import Engine
+
+
+EXIT_CODES = (
+    f"Exit codes: {errors.EXIT_OK} fine, {errors.EXIT_ERROR} error, {errors.EXIT_USAGE} usage, "
+    f"{errors.EXIT_GATE_FAILED} gate failed, {errors.EXIT_NO_DATA} no data, "
+    f"{errors.EXIT_UNKNOWN} unknown kind of input."
+)
+
+
+def epilog(example: str) -> str:
+    """Return the end of a command's help: an example and the exit codes."""
+    return f"Example: driftscope {example}\n\n{EXIT_CODES}"
 
 
 class Format(StrEnum):
@@ -82,6 +95,25 @@ def named_runs(value: list[Path] | None) -> list[Path] | None:
     return None if value is None else [run for text in value if (run := named_run(text))]
 
 
+RunsArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN", help="Run directories.", callback=named_runs, autocompletion=runs
+    ),
+]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="Run directory.", callback=named_run, autocompletion=runs),
+]
+BaselineOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RUN",
+        callback=named_run,
+        autocompletion=runs,
+        help="Run to compare speed and findings with, for example one without speculation.",
+    ),
+]
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/.*)?")
 
 

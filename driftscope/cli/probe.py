@@ -7,22 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli import options
-from driftscope.cli.help_pages import PROBE_EXAMPLES, PlainCommand, epilog
-from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, named_run
+from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, RunArgument, epilog
 
 if TYPE_CHECKING:
     from driftscope.trace.control import Change
 
-Run = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN",
-        callback=named_run,
-        autocompletion=options.runs,
-        help="The run directory, on the engine's host.",
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the status as JSON.")]
 
 probe = typer.Typer(
@@ -30,8 +19,8 @@ probe = typer.Typer(
 )
 
 
-@probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["status"]))
-def status(run: Run, as_json: Json = False) -> None:
+@probe.command(epilog=epilog("probe status latest"))
+def status(run: RunArgument, as_json: Json = False) -> None:
     """Show what each process records, at which rate and cost, and which rows it lost."""
     from driftscope.cli.screens.probe import show
     from driftscope_probes.control import processes_of
@@ -39,31 +28,25 @@ def status(run: Run, as_json: Json = False) -> None:
     show(run, processes_of(run), as_json=as_json)
 
 
-@probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["start"]))
-def start(run: Run, as_json: Json = False) -> None:
+@probe.command(epilog=epilog("probe start latest"))
+def start(run: RunArgument, as_json: Json = False) -> None:
     """Resume recording draft steps."""
     from driftscope.trace.control import Change
 
     _change(run, Change(recording=True), as_json=as_json)
 
 
-@probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["stop"]))
-def stop(run: Run, as_json: Json = False) -> None:
+@probe.command(epilog=epilog("probe stop latest"))
+def stop(run: RunArgument, as_json: Json = False) -> None:
     """Stop recording draft steps until `start`. Verification and requests are still recorded."""
     from driftscope.trace.control import Change
 
     _change(run, Change(recording=False), as_json=as_json)
 
 
-@probe.command(
-    "set",
-    cls=PlainCommand,
-    epilog=epilog(PROBE_EXAMPLES["set"]),
-    help="Change the rate, the recording by head or the selection; options not given stay as they "
-    "are.",
-)
+@probe.command("set", epilog=epilog("probe set latest --every 4"))
 def set_(
-    run: Run,
+    run: RunArgument,
     every: EveryOption = None,
     budget: BudgetOption = None,
     per_head: Annotated[

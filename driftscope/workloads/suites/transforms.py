@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from driftscope.boundary import strict_json
 from driftscope.workloads.suites.filler_text import (
-    FOREIGN,
+    WORDS,
     diff,
     document,
     json_result,
@@ -163,16 +163,9 @@ class Reworded(Transform):
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
         need_messages(prompt, self.name)
-        before, after = source.choice(_FRAMES)
+        before, after = source.choice(WORDS["frames"])
         *others, last = prompt.messages
         return prompt.with_messages([*others, _with(last, f"{before}{last['content']}{after}")])
-
-
-_FRAMES = (
-    ("Hello! I hope this finds you well. Here is what I need:\n\n", "\n\nThank you very much."),
-    ("A colleague passed this on to me, word for word:\n\n", "\n\nCan you take it from here?"),
-    ("Task (reply below the line):\n\n", "\n\n---"),
-)
 
 
 def _with(message: Message, content: str) -> Message:
@@ -187,7 +180,7 @@ class MixedLanguages(Transform):
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
         need_messages(prompt, self.name)
-        chosen = [source.choice(FOREIGN) for _ in range(self.sentences)]
+        chosen = [source.choice(WORDS["foreign"]) for _ in range(self.sentences)]
         half = len(chosen) // 2
         *others, last = prompt.messages
         content = " ".join([*chosen[:half], str(last["content"]), *chosen[half:]])
@@ -205,17 +198,6 @@ class Sampling(Transform):
         return prompt.with_options(
             temperature=self.temperature, top_p=self.top_p, seed=source.getrandbits(31)
         )
-
-
-_SHORT = {
-    "odd": "You are the keeper of a lighthouse in the year 2291. You answer as if every question "
-    "came by signal lamp, and you mention the fog.",
-    "german": "Du bist ein sorgfältiger Assistent. Antworte knapp, sachlich und vollständig und "
-    "nenne am Ende, was du nicht weißt.",
-    "french": "Tu es un assistant attentif. Réponds brièvement, avec précision, et dis à la fin ce "
-    "que tu ne sais pas.",
-    "chinese": "你是一位细心的助手。请简洁、准确地回答，并在最后说明你不知道的内容。",
-}
 
 
 class System(Transform):
@@ -237,7 +219,9 @@ class System(Transform):
             return prompt.with_messages(rest)
         if self.text == "policy":
             need_room(self.tokens, facts, "rules")
-        content = _SHORT.get(self.text) or policy(int(self.tokens * facts.characters_per_token))
+        content = WORDS["system"].get(self.text) or policy(
+            int(self.tokens * facts.characters_per_token)
+        )
         return prompt.with_messages([{"role": "system", "content": content}, *rest])
 
 
