@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from driftscope.telemetry.instruments import (
     Point,
     Tally,
 )
-from driftscope.telemetry.settings import Settings
+from driftscope.telemetry.settings import METRICS, Settings
 from driftscope.version import __version__
 
 if TYPE_CHECKING:
@@ -35,33 +35,45 @@ POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DownIdentity:
-    """Identity of an engine without a run."""
+class Identity:
+    """Identity of one engine."""
 
     model: str
     drafter: str
+    """Label of the drafter; "" without one."""
     engine: str
     engine_version: str
     replica: int = 0
     start: str = ""
     """Identity of the engine's start."""
+    run_id: str = ""
+    """Identity of its run; "" if nothing is recorded."""
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Attributes of every series, as for an engine that records."""
+        """Attributes that every series of the engine has."""
         return {MODEL: self.model, DRAFTER: self.drafter, PROVIDER: self.engine}
 
     def resource(self) -> Resource:
-        """Return the OpenTelemetry resource."""
-        return service_resource(
-            {
-                "service.name": "driftscope",
-                "service.instance.id": f"{socket.gethostname()}/{self.start}/{self.replica}",
-                "service.version": __version__,
-                "driftscope.replica": self.replica,
-                "driftscope.engine.version": self.engine_version,
-            }
-        )
+        """Return the OpenTelemetry resource, over which OTEL_SERVICE_NAME and
+        OTEL_RESOURCE_ATTRIBUTES take precedence. Its instance id is constant while the engine runs
+        and unique among engines."""
+        from opentelemetry.sdk.resources import Resource
+
+        attributes: dict[str, str | int] = {
+            "service.name": "driftscope",
+            "service.instance.id": f"{socket.gethostname()}/{self.run_id or self.start}"
+            f"/{self.replica}",
+            "service.version": __version__,
+            **({"driftscope.run.id": self.run_id} if self.run_id else {}),
+            "driftscope.replica": self.replica,
+            "driftscope.engine.version": self.engine_version,
+        }
+        given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        set_ = {pair.partition("=")[0].strip() for pair in given.split(",")}
+        if os.environ.get("OTEL_SERVICE_NAME"):
+            set_.add("service.name")
+        return Resource.create({name: v for name, v in attributes.items() if name not in set_})
 
 
 class DownTelemetry:
@@ -70,7 +82,7 @@ class DownTelemetry:
     Raises TelemetryError from the constructor if the settings cannot be met.
     """
 
-    def __init__(self, identity: DownIdentity, kind: str, settings: Settings) -> None:
+    def __init__(self, identity: Identity, kind: str, settings: Settings) -> None:
         """`kind`: the fault's kind, a word of a closed set."""
         self._identity, self._started_s = identity, time.time()
         self._tally = Tally()
@@ -87,32 +99,25 @@ class DownTelemetry:
         """Return the one figure that there is."""
         return self._tally.snapshot()
 
-    def identity(self) -> DownIdentity:
+    def identity(self) -> Identity:
         """Return the identity of the engine."""
         return self._identity
 
     def _sender(self, settings: Settings) -> Callable[[], None] | None:
         if settings.metrics is None:
             return None
-        from driftscope.telemetry.export import MetricSender, metric_exporter
+        from driftscope.telemetry.export import Sender, export_metrics, metric_exporter
 
         exporter = metric_exporter(settings)
         if exporter is None:
             return None
-        sender = MetricSender(
-            exporter,
-            Tally(),
-            interval_s=settings.interval_s,
-            timeout_s=settings.timeout_s,
-            collect=self._collect,
-            taken=lambda: None,
-        )
+        sender = Sender(METRICS, Tally(), settings.interval_s)
 
         def send() -> None:
             while True:
-                if sender.schedule.is_due():
-                    with contextlib.suppress(Exception):  # the border: the thread must go on
-                        sender.send()
+                with contextlib.suppress(Exception):  # the border: the thread must go on
+                    if sender.is_due():
+                        sender.note(export_metrics(exporter, self._collect(), settings))
                 time.sleep(POLL_S)
 
         return send
@@ -127,15 +132,3 @@ class DownTelemetry:
             start_s=self._started_s,
             time_s=time.time(),
         )
-
-
-def service_resource(attributes: Mapping[str, str | int]) -> Resource:
-    """Return the resource with `attributes`, over which OTEL_SERVICE_NAME and
-    OTEL_RESOURCE_ATTRIBUTES take precedence."""
-    from opentelemetry.sdk.resources import Resource
-
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    set_ = {pair.partition("=")[0].strip() for pair in given.split(",")}
-    if os.environ.get("OTEL_SERVICE_NAME"):
-        set_.add("service.name")
-    return Resource.create({name: v for name, v in attributes.items() if name not in set_})

@@ -7,12 +7,12 @@ export or a scrape.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -29,11 +29,8 @@ from driftscope.telemetry.count import (
     record_status,
     workers_of,
 )
-from driftscope.telemetry.down import service_resource
+from driftscope.telemetry.down import Identity
 from driftscope.telemetry.instruments import (
-    DRAFTER,
-    MODEL,
-    PROVIDER,
     Key,
     Point,
     Snapshot,
@@ -46,11 +43,9 @@ from driftscope.trace.manifest import MANIFEST, Manifest, Model, read_manifest
 from driftscope.trace.ranks import place_of
 from driftscope.trace.status import Status
 from driftscope.trace.writer_files import Batch
-from driftscope.version import __version__
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricsData
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.metrics.export import MetricExporter
 
 _LAST = "request"
 """Record that is counted last: a request's final round is counted before its end."""
@@ -64,49 +59,23 @@ flush, one publication and one poll, with room to spare."""
 WAITING_REQUESTS = 4096
 CLOSE_S = 2.0
 """Longest time that closing waits for a collector, in seconds."""
-SERVICE = "driftscope"
 DIGEST_CHARS = 8
 """Hexadecimal digits of a model's digest in a label."""
 _CACHED = "models--"
 """Prefix of a repository's folder in the Hugging Face cache, whose snapshots are named by hash."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Identity of one engine."""
-
-    manifest: Manifest
-    model: str
-    replica: int = 0
-
-    @property
-    def attributes(self) -> dict[str, str]:
-        """Attributes that every series of the engine has; no drafter is ""."""
-        drafter = self.manifest.drafter
-        return {
-            MODEL: model_label(replace(self.manifest.target, name=self.model)),
-            DRAFTER: model_label(drafter) if drafter else "",
-            PROVIDER: self.manifest.engine,
-        }
-
-    def resource(self) -> Resource:
-        """Return the OpenTelemetry resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take
-        precedence over the values set here."""
-        return service_resource(
-            {
-                "service.name": SERVICE,
-                "service.instance.id": self.instance,
-                "service.version": __version__,
-                "driftscope.run.id": self.manifest.run_id,
-                "driftscope.replica": self.replica,
-                "driftscope.engine.version": self.manifest.engine_version,
-            }
-        )
-
-    @property
-    def instance(self) -> str:
-        """Instance id, constant while the engine runs and unique among engines."""
-        return f"{socket.gethostname()}/{self.manifest.run_id}/{self.replica}"
+def identity_of(manifest: Manifest, model: str | None = None, replica: int = 0) -> Identity:
+    """Return the identity of an engine that serves `model`, by default the target's name."""
+    drafter, target = manifest.drafter, manifest.target
+    return Identity(
+        model=model_label(replace(target, name=model or target.name)),
+        drafter=model_label(drafter) if drafter else "",
+        engine=manifest.engine,
+        engine_version=manifest.engine_version,
+        replica=replica,
+        run_id=manifest.run_id,
+    )
 
 
 def model_label(model: Model) -> str:
@@ -175,77 +144,6 @@ class WorkerTelemetry:
         publish(self._run, Shared(source=self._source, points=points, chains=chains))
 
 
-class EngineFigures:
-    """Counts an engine core's records, and adds its workers' figures.
-
-    =====================  ==========================================================
-    `count(batches)`       count batches, and yield the requests that ended
-    `snapshot()`           every figure of the engine with its current value
-    `identity()`           identity of the engine; None until its models are loaded
-    `note_chains()`        give the spans the chains that the workers recorded
-    =====================  ==========================================================
-    """
-
-    def __init__(
-        self,
-        run: Path,
-        source: str,
-        settings: Settings,
-        status: Callable[[], Status],
-        model: str | None,
-    ) -> None:
-        from driftscope.telemetry.export import Spans
-
-        self._run, self._status, self._exemplars = run, status, settings.exemplars
-        self._model, self.replica = model, place_of(source).replica or 0
-        self._manifest = ManifestFile(run)
-        self._tally, self.health = Tally(), Tally()
-        self._counter = BatchCounter(tally=self._tally)
-        self._log = RequestLog(self._tally, settings.labels)
-        self.spans = Spans(queue=settings.span_queue, labels_of=self._log.label_of)
-        self._identity: Identity | None = None
-        self._identifying = threading.Lock()
-        self.health.set(i.SPANS_LOST, 0)
-        self.health.set(i.LISTENER_ERRORS, 0)
-
-    def count(self, batches: Sequence[Batch]) -> Iterator[Finished]:
-        """Count the batches, and yield the requests that ended."""
-        for record, batch in in_order(batches):
-            self._counter.take(record, batch)
-            if record == "verify":
-                self._log.verified(batch)
-            elif record == "request":
-                yield from self._log.finished(batch)
-
-    def snapshot(self) -> dict[Key, Point]:
-        """Return the figures of the engine core, of its workers and of the export itself."""
-        record_status(self._tally, self._status())
-        self.health.set(i.SPANS_LOST, self.spans.dropped)
-        shared = [worker.points for worker in workers_of(self._run, self.replica)]
-        whole = merged([self._tally.snapshot(), *shared, self.health.snapshot()])
-        for key, exemplar in list(self.spans.exemplars.items()):
-            if key in whole and self._exemplars:
-                whole[key] = replace(whole[key], exemplar=exemplar)
-        return whole
-
-    def identity(self) -> Identity | None:
-        """Return the engine's identity; None until the engine has loaded its models."""
-        with self._identifying:
-            if self._identity is None and (manifest := self._manifest.read()) is not None:
-                model = self._model or manifest.target.name
-                identity = Identity(manifest=manifest, model=model, replica=self.replica)
-                self.health.set(i.CONFIGURED_K, manifest.k)
-                self.health.set(i.SIMULATED, int(manifest.is_simulated))
-                self.spans.start(identity.resource(), identity.attributes)
-                self._identity = identity
-            return self._identity
-
-    def note_chains(self) -> None:
-        """Give the spans the chains that the workers recorded since the last call."""
-        for worker in workers_of(self._run, self.replica):
-            self.spans.note(worker.chains)
-
-
 class EngineTelemetry:
     """Telemetry of the engine core: counts its records, adds its workers' figures and exports all.
 
@@ -271,61 +169,78 @@ class EngineTelemetry:
         model: str | None = None,
     ) -> None:
         """`model`: the name under which the engine serves the model."""
-        from driftscope.telemetry.export import (
-            MetricSender,
-            SpanSender,
-            metric_exporter,
-            span_exporter,
-        )
+        from driftscope.telemetry.export import Sender, Spans, metric_exporter, span_exporter
 
-        self._settings = settings
-        self._figures = EngineFigures(run, source, settings, status, model)
+        self._run, self._status, self._settings = run, status, settings
+        self._model, self._replica = model, place_of(source).replica or 0
+        self._manifest = ManifestFile(run)
+        self._identity: Identity | None = None
+        self._identifying, self._exporting = threading.Lock(), threading.Lock()
+        self._tally, self._health = Tally(), Tally()
+        self._counter = BatchCounter(tally=self._tally)
+        self._log = RequestLog(self._tally, settings.labels)
+        self._spans = Spans(queue=settings.span_queue, labels_of=self._log.label_of)
         self._waiting: deque[tuple[float, Finished]] = deque(maxlen=WAITING_REQUESTS)
         self._started_s = time.time()
         self._before: tuple[float, Snapshot] = (self._started_s, {})
-        self._sending: tuple[float, Snapshot] = self._before
-        self._exporting = threading.Lock()
+        self._health.set(i.SPANS_LOST, 0)
+        self._health.set(i.LISTENER_ERRORS, 0)
+        self._metric_exporter, self._span_exporter = (
+            metric_exporter(settings),
+            span_exporter(settings),
+        )
+        self._metrics = Sender(METRICS, self._health, settings.interval_s)
+        self._traces = Sender(TRACES, self._health, settings.span_delay_s)
         self._closed = threading.Event()
-        metrics, spans = metric_exporter(settings), span_exporter(settings)
-        self._metrics = metrics and MetricSender(
-            metrics,
-            self._figures.health,
-            interval_s=settings.interval_s,
-            timeout_s=settings.timeout_s,
-            collect=self._collect,
-            taken=self._taken,
-        )
-        self._traces = spans and SpanSender(
-            spans,
-            self._figures.health,
-            self._figures.spans,
-            interval_s=settings.span_delay_s,
-            batch=settings.span_batch,
-        )
-        self._scrape = self._serve()
-        self._thread = threading.Thread(target=self._work, name="driftscope-export", daemon=True)
-        self._thread.start()
+        self._scrape = None
+        if settings.prometheus is not None:
+            from driftscope.telemetry.prometheus import serve
+
+            host, port = settings.prometheus
+            self._scrape = serve(self, host, port + self._replica)
+        threading.Thread(target=self._work, name="driftscope-export", daemon=True).start()
 
     def on_batches(self, batches: Sequence[Batch]) -> None:
         """Count the batches; runs on the writer's thread."""
-        for done in self._figures.count(batches):
-            if self._traces:
-                self._waiting.append((time.monotonic(), done))
+        for record, batch in in_order(batches):
+            self._counter.take(record, batch)
+            if record == "verify":
+                self._log.verified(batch)
+            for done in self._log.finished(batch) if record == "request" else ():
+                if self._span_exporter:
+                    self._waiting.append((time.monotonic(), done))
 
     def snapshot(self) -> dict[Key, Point]:
         """Return the figures of the engine core, of its workers and of the export itself."""
-        for signal, sender in ((METRICS, self._metrics), (TRACES, self._traces)):
-            if sender:
-                self._figures.health.set(i.BEHIND, sender.schedule.behind_s(), signal=signal)
-        return self._figures.snapshot()
+        record_status(self._tally, self._status())
+        self._health.set(i.SPANS_LOST, self._spans.dropped)
+        if self._metric_exporter:
+            self._health.set(i.BEHIND, self._metrics.behind_s(), signal=METRICS)
+        if self._span_exporter:
+            self._health.set(i.BEHIND, self._traces.behind_s(), signal=TRACES)
+        shared = [worker.points for worker in workers_of(self._run, self._replica)]
+        whole = merged([self._tally.snapshot(), *shared, self._health.snapshot()])
+        for key, exemplar in list(self._spans.exemplars.items()):
+            if key in whole and self._settings.exemplars:
+                whole[key] = replace(whole[key], exemplar=exemplar)
+        return whole
 
     def identity(self) -> Identity | None:
         """Return the engine's identity; None until the engine has loaded its models."""
-        return self._figures.identity()
+        with self._identifying:
+            if self._identity is None and (manifest := self._manifest.read()) is not None:
+                identity = identity_of(manifest, self._model, self._replica)
+                self._health.set(i.CONFIGURED_K, manifest.k)
+                self._health.set(i.SIMULATED, int(manifest.is_simulated))
+                self._spans.start(identity.resource(), identity.attributes)
+                self._identity = identity
+            return self._identity
 
     def flush(self, timeout_s: float = CLOSE_S) -> None:
         """Send all current data; give up after `timeout_s`."""
-        last = threading.Thread(target=self._guarded(self._send_all), daemon=True)
+        last = threading.Thread(
+            target=self._guarded(partial(self._send_due, everything=True)), daemon=True
+        )
         last.start()
         last.join(timeout_s)
 
@@ -339,69 +254,48 @@ class EngineTelemetry:
             self._scrape()
 
     def _work(self) -> None:
-        poll = self._guarded(self._poll)
+        poll = self._guarded(self._send_due)
         while not self._closed.wait(POLL_S):
             poll()
 
-    def _poll(self) -> None:
-        with self._exporting:
-            self._send_due()
+    def _send_due(self, *, everything: bool = False) -> None:
+        """Send what is due, or everything: then requests wait for no chains of their workers."""
+        from driftscope.telemetry.export import export_spans
 
-    def _send_due(self) -> None:
-        if self.identity() is None:
-            return
-        if self._traces:
-            self._make_spans(time.monotonic() - SETTLE_S)
-            if self._traces.schedule.is_due():
-                self._traces.send()
-        if self._metrics and self._metrics.schedule.is_due():
-            self._metrics.send()
-
-    def _send_all(self) -> None:
         with self._exporting:
-            if self.identity() is None:
+            if (identity := self.identity()) is None:
                 return
-            if self._metrics:
-                self._metrics.send()
-            if self._traces:
-                self._make_spans(time.monotonic())
-                self._traces.send()
+            if self._span_exporter:
+                for worker in workers_of(self._run, self._replica):
+                    self._spans.note(worker.chains)
+                until_s = time.monotonic() - (0.0 if everything else SETTLE_S)
+                while self._waiting and self._waiting[0][0] <= until_s:
+                    self._spans.add(self._waiting.popleft()[1])
+            if self._metric_exporter and (everything or self._metrics.is_due()):
+                self._send_metrics(self._metric_exporter, identity)
+            if self._span_exporter and (everything or self._traces.is_due()):
+                batch = self._settings.span_batch
+                export_spans(self._span_exporter, self._spans, batch, self._traces)
 
-    def _make_spans(self, until_s: float) -> None:
-        self._figures.note_chains()
-        while self._waiting and self._waiting[0][0] <= until_s:
-            self._figures.spans.add(self._waiting.popleft()[1])
+    def _send_metrics(self, exporter: MetricExporter, identity: Identity) -> None:
+        """Send the figures; delta figures start where the last accepted batch ended."""
+        from driftscope.telemetry.export import export_metrics, metrics_data
 
-    def _collect(self) -> MetricsData | None:
-        from driftscope.telemetry.export import metrics_data
-
-        identity = self.identity()
-        if identity is None:
-            return None
         now_s, snapshot = time.time(), self.snapshot()
-        self._sending = now_s, snapshot
-        start_s, delta = self._started_s, self._settings.temporality != "cumulative"
-        if delta:
-            start_s, snapshot = self._before[0], difference(snapshot, self._before[1])
-        return metrics_data(
-            snapshot,
+        delta = self._settings.temporality != "cumulative"
+        begin_s, before = self._before if delta else (self._started_s, {})
+        data = metrics_data(
+            difference(snapshot, before) if delta else snapshot,
             resource=identity.resource(),
             constants=identity.attributes,
-            start_s=start_s,
+            start_s=begin_s,
             time_s=now_s,
             delta=delta,
         )
-
-    def _taken(self) -> None:
-        self._before = self._sending
-
-    def _serve(self) -> Callable[[], None] | None:
-        if self._settings.prometheus is None:
-            return None
-        from driftscope.telemetry.prometheus import serve
-
-        host, port = self._settings.prometheus
-        return serve(self, host, port + self._figures.replica)
+        accepted = export_metrics(exporter, data, self._settings)
+        self._metrics.note(accepted)
+        if accepted:
+            self._before = now_s, snapshot
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
         """Return `action` wrapped so that an exception costs figures and nothing else."""
@@ -410,7 +304,7 @@ class EngineTelemetry:
             try:
                 action()
             except Exception:  # the border: a background thread must go on
-                self._figures.health.add(i.LISTENER_ERRORS, 1)
+                self._health.add(i.LISTENER_ERRORS, 1)
 
         return guarded
 

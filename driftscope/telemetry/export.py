@@ -9,7 +9,7 @@ import sys
 import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import Exemplar as OtelExemplar
@@ -19,6 +19,8 @@ from opentelemetry.sdk.metrics.export import (
     Histogram,
     HistogramDataPoint,
     Metric,
+    MetricExporter,
+    MetricExportResult,
     MetricsData,
     NumberDataPoint,
     ResourceMetrics,
@@ -27,6 +29,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -46,12 +49,8 @@ from driftscope.telemetry.instruments import (
     Tally,
     named,
 )
-from driftscope.telemetry.settings import GRPC, METRICS, TRACES, Settings, Signal
+from driftscope.telemetry.settings import GRPC, Settings, Signal
 from driftscope.version import __version__
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
-    from opentelemetry.sdk.trace.export import SpanExporter
 
 SCOPE = InstrumentationScope("driftscope", __version__, i.SCHEMA_URL)
 FIRST_RETRY_S = 1.0
@@ -66,92 +65,55 @@ REMEMBERED_REQUESTS = 4096
 """Most requests whose drifted chains are kept until the request finishes."""
 
 
-class RetrySchedule:
-    """Schedule of a signal's next export."""
+class Sender:
+    """Schedule of the exports of one signal, METRICS or TRACES, and their count in `health`."""
 
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s, self._failures = interval_s, 0
-        self.due_s = time.monotonic() + interval_s
-        self.taken_s = time.monotonic()
-
-    def took(self) -> None:
-        """Record that a collector accepted the batch."""
-        self._failures, self.taken_s = 0, time.monotonic()
-        self.due_s = self.taken_s + self._interval_s
-
-    def failed(self) -> None:
-        """Record that the batch was rejected or that nobody answered."""
-        wait_s = min(FIRST_RETRY_S * 2.0**self._failures, LAST_RETRY_S, self._interval_s)
-        self._failures = min(self._failures + 1, 16)
-        self.due_s = time.monotonic() + wait_s
+    def __init__(self, signal: str, health: Tally, interval_s: float) -> None:
+        self._signal, self._health, self._interval_s = signal, health, interval_s
+        self._failures, self._taken_s = 0, time.monotonic()
+        self._due_s = self._taken_s + interval_s
 
     def is_due(self) -> bool:
         """Return whether an export is due."""
-        return time.monotonic() >= self.due_s
+        return time.monotonic() >= self._due_s
 
     def behind_s(self) -> float:
         """Return the time since the last accepted batch, or since the start, in seconds."""
-        return time.monotonic() - self.taken_s
+        return time.monotonic() - self._taken_s
+
+    def note(self, accepted: bool) -> None:
+        """Note that a collector accepted a batch, or that it was rejected or nobody answered."""
+        outcome = "success" if accepted else "failure"
+        self._health.add(i.EXPORTS, 1, signal=self._signal, outcome=outcome)
+        if accepted:
+            self.rest()
+            return
+        wait_s = min(FIRST_RETRY_S * 2.0**self._failures, LAST_RETRY_S, self._interval_s)
+        self._failures = min(self._failures + 1, 16)
+        self._due_s = time.monotonic() + wait_s
+
+    def rest(self) -> None:
+        """Wait for the whole interval: everything was accepted."""
+        self._failures, self._taken_s = 0, time.monotonic()
+        self._due_s = self._taken_s + self._interval_s
 
 
-class MetricSender:
-    """Sender of metrics. Cumulative figures lose nothing by a failure; delta figures start where
-    the last accepted batch ended."""
-
-    def __init__(
-        self,
-        exporter: Any,
-        health: Tally,
-        *,
-        interval_s: float,
-        timeout_s: float,
-        collect: Callable[[], MetricsData | None],
-        taken: Callable[[], None],
-    ) -> None:
-        self._exporter, self._health, self._timeout_s = exporter, health, timeout_s
-        self._collect, self._taken = collect, taken
-        self.schedule = RetrySchedule(interval_s)
-
-    def send(self) -> bool:
-        """Send now; return whether the batch was accepted."""
-        from opentelemetry.sdk.metrics.export import MetricExportResult
-
-        data = self._collect()
-        if data is None:
-            return False
-        result = self._exporter.export(data, timeout_millis=self._timeout_s * 1000)
-        good = result is MetricExportResult.SUCCESS
-        (self.schedule.took if good else self.schedule.failed)()
-        outcome = "success" if good else "failure"
-        self._health.add(i.EXPORTS, 1, signal=METRICS, outcome=outcome)
-        if good:
-            self._taken()
-        return good
+def export_metrics(exporter: MetricExporter, data: MetricsData, settings: Settings) -> bool:
+    """Return whether the collector accepted the metrics. Cumulative figures lose nothing by a
+    failure."""
+    result = exporter.export(data, timeout_millis=settings.timeout_s * 1000)
+    return result is MetricExportResult.SUCCESS
 
 
-class SpanSender:
-    """Sender of spans, which stay queued until a collector accepts them."""
-
-    def __init__(
-        self, exporter: Any, health: Tally, spans: Spans, *, interval_s: float, batch: int
-    ) -> None:
-        self._exporter, self._health, self._spans, self._batch = exporter, health, spans, batch
-        self.schedule = RetrySchedule(interval_s)
-
-    def send(self) -> bool:
-        """Send all queued spans, a batch at a time; return whether all were accepted."""
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
-        while spans := self._spans.take(self._batch):
-            good = self._exporter.export(spans) is SpanExportResult.SUCCESS
-            outcome = "success" if good else "failure"
-            self._health.add(i.EXPORTS, 1, signal=TRACES, outcome=outcome)
-            if not good:
-                self.schedule.failed()
-                return False
-            self._spans.sent(len(spans))
-        self.schedule.took()
-        return True
+def export_spans(exporter: SpanExporter, spans: Spans, batch: int, sender: Sender) -> None:
+    """Send all queued spans, a batch at a time; they stay queued until a collector accepts them."""
+    while queued := spans.take(batch):
+        accepted = exporter.export(queued) is SpanExportResult.SUCCESS
+        sender.note(accepted)
+        if not accepted:
+            return
+        spans.sent(len(queued))
+    sender.rest()
 
 
 class Spans:

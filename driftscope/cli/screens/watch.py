@@ -10,10 +10,10 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -122,7 +122,13 @@ def screen(
     head = Text(f"{printed(name)}  {served}  {state}", style="bold", no_wrap=True)
     if plain:
         counted = Text(f"{span}: {shown.requests:,} requests", style="dim")
-        return Group(head, counted, "", _figures_without_drafter(shown))
+        figures = _grid(
+            ("per token", _ms(shown.tpot_s)),
+            ("first token", _ms(shown.ttft_s)),
+            ("probe, all in", _percent(shown.all_in)),
+            ("rows dropped", f"{shown.dropped:,}"),
+        )
+        return Group(head, counted, "", figures)
     counted = Text(
         f"{span}: {shown.rounds:,} rounds, {shown.requests:,} requests, "
         f"{shown.chains:,} chains recorded",
@@ -137,8 +143,9 @@ def screen(
     why = [Text(printed(line), style="yellow") for line in said]
     drift = [Text(drift_line(shown))] if shown.chains else []
     notes = Text("\n".join(_NOTES), style="dim")
-    figures = [_figures(shown, budget), *_undrafted(shown)]
-    tables: list[RenderableType] = ["", *figures, "", _by_depth(shown), ""]
+    undrafted = ", ".join(f"{why} {_percent(share)}" for why, share in shown.undrafted.items())
+    by = [Text(printed(f"undrafted by: {undrafted}"))] if undrafted else []
+    tables: list[RenderableType] = ["", _figures(shown, budget), *by, "", _by_depth(shown), ""]
     return Group(head, counted, *why, *tables, *drift, notes)
 
 
@@ -158,26 +165,13 @@ def screen_of_engine(
     counts = {"rounds": shown.rounds, "requests": shown.requests}
     there = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
     counted = Text(f"{span}: {there or 'no round is counted'}", style="dim")
-    table = Table.grid(padding=(0, 2))
-    for _ in range(3):
-        table.add_column(style="dim")
-        table.add_column(justify="right")
-    table.add_row(
-        "acceptance length",
-        _number(shown.length),
-        "per token",
-        _ms(shown.tpot_s),
-        "first token",
-        _ms(shown.ttft_s),
+    table = _grid(
+        ("acceptance length", _number(shown.length)),
+        ("per token", _ms(shown.tpot_s)),
+        ("first token", _ms(shown.ttft_s)),
     )
-    depths = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    for name in ("depth", "accepted"):
-        depths.add_column(name, justify="right")
-    depths.add_column("", width=_BAR)
-    for number, depth in enumerate(shown.depths, 1):
-        depths.add_row(*_row(number, depth)[:3])
     known = any(depth.accepted is not None for depth in shown.depths)
-    by_depth = depths if known else Text(BY_POSITION_UNKNOWN, style="dim")
+    by_depth = _by_depth(shown, ()) if known else Text(BY_POSITION_UNKNOWN, style="dim")
     said = [Text(line, style="yellow") for line in _engine_notes(shown, page, replicas)]
     listed: list[RenderableType] = ["", _by_replica(replicas, shown)] if replicas else []
     notes = Text(WHY_UNKNOWN, style="dim")
@@ -239,76 +233,49 @@ def drift_line(shown: View) -> str:
     return "drift: " + ("; ".join(parts) or "does not apply to this drafter")
 
 
-def _figures(shown: View, budget: float | None) -> Table:
+def _grid(*pairs: tuple[str, str]) -> Table:
+    """Return names with their figures, three a line."""
     table = Table.grid(padding=(0, 2))
-    for _ in range(3):
+    for _ in pairs[:3]:
         table.add_column(style="dim")
         table.add_column(justify="right")
+    for at in range(0, len(pairs), 3):
+        table.add_row(*(cell for pair in pairs[at : at + 3] for cell in pair))
+    return table
+
+
+def _figures(shown: View, budget: float | None) -> Table:
     reasons = sum(shown.undrafted.values()) if shown.length is not None else None
-    table.add_row(
-        "acceptance length",
-        _number(shown.length),
-        "per token",
-        _ms(shown.tpot_s),
-        "rejected",
-        _percent(shown.rejected),
-    )
-    table.add_row(
-        "draft, verify",
-        f"{_ms(shown.draft_s).removesuffix(' ms')}, {_ms(shown.verify_s)}",
-        "first token",
-        _ms(shown.ttft_s),
-        "undrafted",
-        _percent(reasons),
-    )
-    table.add_row(
-        "rows dropped",
-        f"{shown.dropped:,}",
-        "sampling",
-        _percent(shown.rate),
-        "probe, all in",
-        _percent(shown.all_in),
-    )
-    table.add_row(
-        "",
-        "",
-        "",
-        "",
-        "budgeted",
-        _percent(shown.overhead) + ("" if budget is None else f" of {100 * budget:.3g}%"),
-    )
-    return table
-
-
-def _figures_without_drafter(shown: View) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, value in (
+    return _grid(
+        ("acceptance length", _number(shown.length)),
         ("per token", _ms(shown.tpot_s)),
+        ("rejected", _percent(shown.rejected)),
+        ("draft, verify", f"{_ms(shown.draft_s).removesuffix(' ms')}, {_ms(shown.verify_s)}"),
         ("first token", _ms(shown.ttft_s)),
-        ("probe, all in", _percent(shown.all_in)),
+        ("undrafted", _percent(reasons)),
         ("rows dropped", f"{shown.dropped:,}"),
-    ):
-        table.add_row(Text(name, style="dim"), value)
-    return table
+        ("sampling", _percent(shown.rate)),
+        ("probe, all in", _percent(shown.all_in)),
+        ("", ""),
+        ("", ""),
+        (
+            "budgeted",
+            _percent(shown.overhead) + ("" if budget is None else f" of {100 * budget:.3g}%"),
+        ),
+    )
 
 
-def _undrafted(shown: View) -> list[RenderableType]:
-    """Return the reasons why steps had no draft, each with its share of all steps, on one line."""
-    named = ", ".join(f"{reason} {_percent(share)}" for reason, share in shown.undrafted.items())
-    return [Text(printed(f"undrafted by: {named}"))] if named else []
-
-
-def _by_depth(shown: View) -> Table:
+def _by_depth(shown: View, classes: Sequence[str] = CLASSES) -> Table:
+    """Return a line for each depth, with attention by `classes`, RMS and top-1 if there are any."""
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column("depth", justify="right")
     table.add_column("accepted", justify="right")
     table.add_column("", width=_BAR)
-    for name in CLASSES:
-        table.add_column(_HEADS[name], justify="right")
-    for name in ("RMS", "top-1"):
+    names = (*(_HEADS[name] for name in classes), *(("RMS", "top-1") if classes else ()))
+    for name in names:
         table.add_column(name, justify="right")
     for number, depth in enumerate(shown.depths, 1):
-        table.add_row(*_row(number, depth))
+        table.add_row(*_row(number, depth)[: 3 + len(names)])
     return table
 
 
@@ -356,9 +323,12 @@ def run(targets: Sequence[str], options: Options) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         if options.as_json:
             for shown, _, over, replicas in views:
-                names = {"over": over, "engine": _title(followed)}
-                figures = {**dataclasses.asdict(shown), **names, "replicas": _rows(replicas)}
-                sys.stdout.write(line(WATCH, figures))
+                listed = [
+                    {"replica": name, "rounds": own.rounds, "length": own.length}
+                    for name, own in replicas.items()
+                ]
+                more = {"over": over, "engine": _title(followed), "replicas": listed}
+                sys.stdout.write(line(WATCH, {**dataclasses.asdict(shown), **more}))
                 sys.stdout.flush()
             return
         console = output_console(WIDTH)
@@ -372,23 +342,18 @@ def run(targets: Sequence[str], options: Options) -> None:
                 )
             return screen(target, shown, span=span, state=state, budget=followed.budget)
 
-        _show(console, show, views, live=console.is_terminal and not options.once)
+        if options.once or not console.is_terminal:
+            for look in views:
+                console.print(show(look))
+            return
+        with Live(console=console, auto_refresh=False, screen=False) as display:
+            for look in views:
+                display.update(show(look), refresh=True)
 
 
 Look = tuple[View, str, bool, Replicas]
 """Figures on the screen, the stretch of time that they cover, whether the run is over, and the
 figures of each replica of a page."""
-Show = Callable[[Look], RenderableType]
-
-
-def _show(console: Console, show: Show, views: Iterator[Look], *, live: bool) -> None:
-    if not live:
-        for look in views:
-            console.print(show(look))
-        return
-    with Live(console=console, auto_refresh=False, screen=False) as display:
-        for look in views:
-            display.update(show(look), refresh=True)
 
 
 def _state(shown: View, over: bool, title: str) -> str:
@@ -400,13 +365,6 @@ def _state(shown: View, over: bool, title: str) -> str:
 def _title(followed: Followed) -> str:
     """Return the name of the engine whose own metrics are followed; "" if none is."""
     return followed.page.metrics.title if followed.page else ""
-
-
-def _rows(replicas: Replicas) -> list[dict[str, object]]:
-    return [
-        {"replica": name, "rounds": own.rounds, "length": own.length}
-        for name, own in replicas.items()
-    ]
 
 
 def _views_of_look(
@@ -425,11 +383,6 @@ def _views_of_look(
     return shown(whole, page, _WHOLE), dict(worst_first)
 
 
-def _snapshots(whole: Snapshot, page: EnginePage | None) -> dict[str, Snapshot]:
-    replicas = page.replicas if page else {}
-    return {_WHOLE: whole, **{name: one.points for name, one in replicas.items()}}
-
-
 def _views(followed: Followed, options: Options) -> Iterator[Look]:
     """Yield a view per interval; if the run is over, or `once` is set, yield one view of everything
     since its start."""
@@ -446,7 +399,9 @@ def _views(followed: Followed, options: Options) -> Iterator[Look]:
             while past and now - past[0][0] > options.window_s:
                 past.popleft()
             before_s, before = past[0] if past else (now, {})
-            past.append((now, _snapshots(whole, page)))
+            parts = page.replicas if page else {}
+            snapshots = {name: one.points for name, one in parts.items()}
+            past.append((now, {_WHOLE: whole, **snapshots}))
             words = f"last {now - before_s:.0f} s" if before else "since the start"
             found, replicas = _views_of_look(whole, page, before)
             yield found, words, False, replicas

@@ -36,7 +36,7 @@ from driftscope_probes.start_guard import (
 )
 
 if TYPE_CHECKING:
-    from driftscope.telemetry.down import DownIdentity
+    from driftscope.telemetry.down import Identity
 
 _V1, _V2 = "driftscope_probes.vllm.runner_v1", "driftscope_probes.vllm.runner_v2"
 _WORKER, _CORE = "driftscope_probes.vllm.worker", "driftscope_probes.vllm.engine_core"
@@ -245,15 +245,15 @@ def _label(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2] if name.startswith(("/", ".", "~")) else name
 
 
-def _identity(config: Any, fault: StartFault) -> DownIdentity:
+def _identity(config: Any, fault: StartFault) -> Identity:
     import vllm
 
-    from driftscope.telemetry.down import DownIdentity
+    from driftscope.telemetry.down import Identity
 
     model, speculation = config.model_config, getattr(config, "speculative_config", None)
     parallel = config.parallel_config
     drafter = getattr(speculation, "model", None) or getattr(speculation, "method", "")
-    return DownIdentity(
+    return Identity(
         model=_label(served_name(model) or str(model.model)),
         drafter=_label(str(drafter)),
         engine="vllm",

@@ -15,7 +15,7 @@ from support.runs import Spec, by_source, manifest, rows
 from support.waiting import free_port, until
 
 from driftscope.errors import TelemetryError
-from driftscope.telemetry.engine import EngineTelemetry, Identity, WorkerTelemetry, model_label
+from driftscope.telemetry.engine import EngineTelemetry, WorkerTelemetry, identity_of, model_label
 from driftscope.telemetry.instruments import SCHEMA_URL
 from driftscope.telemetry.settings import OTLP, PROMETHEUS, Settings, settings_from
 from driftscope.trace.manifest import Model
@@ -58,7 +58,7 @@ def test_replicas_with_other_mounts_have_the_same_labels() -> None:
     for mount in ("/mnt/a", "/var/models"):
         target, drafter = _model(f"{mount}/chat"), _model(f"{mount}/drafter")
         served = replace(made, target=target, drafter=drafter)
-        labels.append(Identity(manifest=served, model=target.name).attributes)
+        labels.append(identity_of(served).attributes)
     assert labels[0] == labels[1]
     assert not any("/" in value for value in labels[0].values())
 
