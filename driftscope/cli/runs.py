@@ -307,7 +307,7 @@ def run_as_dict(entry: RunEntry, finding: MainFinding | None = None) -> dict[str
     return {
         "path": str(entry.path),
         "created_s": entry.created_s,
-        "kind": _kind(entry),
+        "kind": ("replay" if entry.is_replay else "probe"),
         "target": None if manifest is None else manifest.target.name,
         "drafter": manifest.drafter.name if manifest and manifest.drafter else None,
         "method": None if manifest is None else manifest.method,
@@ -321,10 +321,6 @@ def run_as_dict(entry: RunEntry, finding: MainFinding | None = None) -> dict[str
         if finding is None
         else {"id": finding.id, "severity": finding.severity, "title": finding.title},
     }
-
-
-def _kind(entry: RunEntry) -> str:
-    return "replay" if entry.is_replay else "probe"
 
 
 def _summed(entries: Sequence[RunEntry]) -> str:

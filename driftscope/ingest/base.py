@@ -350,7 +350,7 @@ def completed(figures: Figures) -> Figures:
     if figures.rounds and figures.accepted is not None:
         counted = 1.0 + figures.accepted / figures.rounds
     length = figures.mean_length if counted is None else counted
-    rates = _counted_rates(figures)
+    rates = None if figures.marginal is None else tuple(rate or 0.0 for rate in figures.marginal)
     if length is None and rates is not None:
         length = 1.0 + sum(rates)
     found = tuple(_contradictions(figures, length, rates))
@@ -388,11 +388,6 @@ def _nothing_accepted(figures: Figures, rates: tuple[float | None, ...]) -> Iter
             f"nothing is accepted beyond depth 1, where {100 * first:.1f}% is: the drafter's "
             "second step gets a wrong state, position or cache entry, or was not trained"
         )
-
-
-def _counted_rates(figures: Figures) -> tuple[float, ...] | None:
-    """Return the shares of all rounds, as the file counts them."""
-    return None if figures.marginal is None else tuple(rate or 0.0 for rate in figures.marginal)
 
 
 def _over_verified(figures: Figures) -> tuple[tuple[float | None, ...] | None, tuple[str, ...]]:
@@ -455,7 +450,7 @@ def _contradictions(
                 f"its rates by position give a length of {implied:.2f}, not {length:.2f}: "
                 "these are rates of another kind, or of fewer positions"
             )
-    if rates is not None and not _falls(rates):
+    if rates is not None and not all(a >= b - 1e-9 for a, b in pairwise(rates)):
         yield "its rates by position rise with depth, which shares of all rounds cannot do"
 
 
@@ -463,10 +458,6 @@ def _definition(given: float, counted: float) -> str:
     if abs(given + 1.0 - counted) <= OFF_BY:
         return "it does not count the target's own token"
     return "these figures use another definition"
-
-
-def _falls(rates: Sequence[float]) -> bool:
-    return all(a >= b - 1e-9 for a, b in pairwise(rates))
 
 
 def over_requests(

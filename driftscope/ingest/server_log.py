@@ -546,7 +546,17 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
     figures = _sums(series, part)
     if every[0][0].marker == "draft acceptance" and all(line.rounds for line in series):
         figures = replace(
-            over_requests([_request(line) for line in series], part=part),
+            over_requests(
+                [
+                    RequestCounts(
+                        rounds=round(line.rounds or 0),
+                        accepted=line.accepted or 0,
+                        verified=line.verified,
+                    )
+                    for line in series
+                ],
+                part=part,
+            ),
             k=figures.k,
             marginal=figures.marginal,
         )
@@ -556,12 +566,6 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
         requests=len(series) if every[0][0].marker == "draft acceptance" else None,
         assumptions=(*figures.assumptions, *kinds, *words),
         **told,
-    )
-
-
-def _request(line: LogLine) -> RequestCounts:
-    return RequestCounts(
-        rounds=round(line.rounds or 0), accepted=line.accepted or 0, verified=line.verified
     )
 
 

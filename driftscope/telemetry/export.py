@@ -295,7 +295,17 @@ def _histogram(
         explicit_bounds=point.instrument.bounds,
         min=unknown,
         max=unknown,
-        exemplars=[] if point.exemplar is None else [_exemplar(point.exemplar)],
+        exemplars=[]
+        if point.exemplar is None
+        else [
+            OtelExemplar(
+                filtered_attributes={},
+                value=point.exemplar.value,
+                time_unix_nano=nano(point.exemplar.time_s),
+                span_id=point.exemplar.span_id,
+                trace_id=point.exemplar.trace_id,
+            )
+        ],
         **when,
     )
 
@@ -303,16 +313,6 @@ def _histogram(
 def _attributes(point: Point, constants: Mapping[str, str]) -> dict[str, str | int]:
     own = {name: int(v) if name == DEPTH else v for name, v in point.attributes}
     return {**constants, **own}
-
-
-def _exemplar(exemplar: Exemplar) -> OtelExemplar:
-    return OtelExemplar(
-        filtered_attributes={},
-        value=exemplar.value,
-        time_unix_nano=nano(exemplar.time_s),
-        span_id=exemplar.span_id,
-        trace_id=exemplar.trace_id,
-    )
 
 
 def metric_exporter(settings: Settings) -> MetricExporter | None:

@@ -271,7 +271,10 @@ class FollowedEndpoint:
             found = _read(url, functools.partial(_samples_of, text, known))
             if found is None:
                 raise UnknownKindError(self._unknown(url))
-            known, where = [found[0]], {} if one else {"instance": _host(url)}
+            known, where = (
+                [found[0]],
+                {} if one else {"instance": urlsplit(url).netloc.rpartition("@")[2]},
+            )
             samples += [replace(sample, labels={**sample.labels, **where}) for sample in found[1]]
         self.page = _read(self._urls[0], lambda: page_of_samples(known[0], samples))
         return self.page.points
@@ -286,11 +289,6 @@ class FollowedEndpoint:
             adding="give the metrics page of a server that speculates, the port of "
             "`driftscope serve --prometheus PORT`, or the run directory",
         )
-
-
-def _host(url: str) -> str:
-    """Return host and port of a URL, without user and password."""
-    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _samples_of(

@@ -341,47 +341,16 @@ FIGURE = "figure"
 """Numbers, times, flags, and words that the engine chooses."""
 KINDS = (CONTENT, IDENTIFIER, FIGURE)
 
-MARKED: Mapping[str, Mapping[str, str]] = {
-    "draft": {
-        "request": IDENTIFIER,
-        "token_ids": CONTENT,
-        "strategy": FIGURE,
-        "execution": FIGURE,
-    },
-    "verify": {"request": IDENTIFIER, "reason": FIGURE},
-    "step": {"execution": FIGURE},
-    "request": {
-        "request": IDENTIFIER,
-        "label": IDENTIFIER,
-        "traceparent": IDENTIFIER,
-        "finish_reason": FIGURE,
-        "structured": FIGURE,
-        "prompt_digest": CONTENT,
-        "conversation": CONTENT,
-        "session": IDENTIFIER,
-        "pair": IDENTIFIER,
-        "adapter": IDENTIFIER,
-        "region_starts": CONTENT,
-        "region_codes": CONTENT,
-        "region_languages": CONTENT,
-        "region_boundaries": CONTENT,
-        "region_copies": CONTENT,
-    },
-    "resource": {"source": IDENTIFIER},
-    "client": {
-        "request": IDENTIFIER,
-        "response": IDENTIFIER,
-        "condition": IDENTIFIER,
-        "pair": IDENTIFIER,
-        "error": CONTENT,
-        "digest": CONTENT,
-        "ended": FIGURE,
-        "finish_reason": FIGURE,
-        "verified": FIGURE,
-        "accepted": FIGURE,
-    },
+_CONTENT = "token_ids prompt_digest conversation error digest region_starts region_codes"
+_CONTENT += " region_languages region_boundaries region_copies"
+_IDENTIFIERS = "request label traceparent session pair adapter source response condition"
+_FIGURES = "strategy execution reason finish_reason structured ended verified accepted"
+MARKED: Mapping[str, str] = {
+    **dict.fromkeys(_CONTENT.split(), CONTENT),
+    **dict.fromkeys(_IDENTIFIERS.split(), IDENTIFIER),
+    **dict.fromkeys(_FIGURES.split(), FIGURE),
 }
-"""Kinds of the columns that hold texts or lists of whole numbers, by record."""
+"""Kinds of the columns that hold texts or lists of whole numbers."""
 
 REQUEST, TRACEPARENT = "request", "traceparent"
 HASHED = (REQUEST, "prompt_digest", "conversation", "session", "pair")
@@ -396,10 +365,7 @@ def kind_of(record: str, column: str) -> str:
     Numbers, flags and lists of measured numbers are figures. Raises KeyError for any other column
     that MARKED does not name, so that a new text is never taken for a figure by mistake.
     """
-    marked = MARKED.get(record, {})
-    if column in marked or not _is_measured(schema_of(record).field(column).type):
-        return marked[column]
-    return FIGURE
+    return FIGURE if _is_measured(schema_of(record).field(column).type) else MARKED[column]
 
 
 def _is_measured(kind: pa.DataType) -> bool:

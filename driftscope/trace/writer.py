@@ -325,14 +325,6 @@ _threads: dict[tuple[float, frozenset[int] | None], WriterThread] = {}
 os.register_at_fork(after_in_child=_threads.clear)  # a forked process has no such threads
 
 
-def writer_thread_of(period_s: float, cpus: frozenset[int] | None) -> WriterThread:
-    """Return this process's thread for writers with the same period and cores.
-
-    `cpus`: cores of the thread; None: those of the thread that first needs it.
-    """
-    return _threads.setdefault((period_s, cpus), WriterThread(period_s, cpus))
-
-
 SAMPLE_S = 10.0
 """Shortest time between two samples of the process's resources, in seconds."""
 
@@ -382,7 +374,9 @@ class TraceWriter:
         self._pseudonyms = options.pseudonyms
         self._sampler, self._sampled_at = options.sampler, -SAMPLE_S
         self._over = threading.Event()
-        self._writer_thread = writer_thread_of(options.flush_s, options.cpus)
+        self._writer_thread = _threads.setdefault(
+            (options.flush_s, options.cpus), WriterThread(options.flush_s, options.cpus)
+        )
         self._writer_thread.add(self._work)
         atexit.register(self.close)
 

@@ -98,7 +98,10 @@ class Renderer:
                     _Tokenized, "/tokenize", {"model": self._facts.model, **body}, LIMITS
                 )
             except PeerError as error:
-                raise _no_tokenizer(self._facts.url, error.why) from error
+                raise DriftscopeError(
+                    f"{self._facts.url}: its /tokenize does not return how a prompt is rendered "
+                    f"({error.why}); this suite needs an endpoint like vLLM's"
+                ) from error
 
 
 async def rendered(renderer: Renderer, prompts: Sequence[Prompt]) -> dict[int, list[int] | None]:
@@ -109,13 +112,6 @@ async def rendered(renderer: Renderer, prompts: Sequence[Prompt]) -> dict[int, l
         raise UsageError("a prompt of plain text has no chat template to leave out")
     token_lists = await asyncio.gather(*(renderer.tokens(prompts[number]) for number in wanted))
     return dict(zip(wanted, token_lists, strict=True))
-
-
-def _no_tokenizer(url: str, why: str) -> DriftscopeError:
-    return DriftscopeError(
-        f"{url}: its /tokenize does not return how a prompt is rendered ({why}); this suite needs "
-        "an endpoint like vLLM's"
-    )
 
 
 UNWRITTEN = "not written in time"
@@ -257,7 +253,14 @@ class _Session:
             name: [prompt for prompt in prompts if id(prompt) not in without]
             for name, prompts in made.conditions.items()
         }
-        notes = [*made.notes, *_left_out(made.conditions, conditions, facts)]
+        notes = [
+            *made.notes,
+            *(
+                f"condition {name} left out: {facts.model}'s template begins with no known BOS"
+                for name in made.conditions
+                if made.conditions[name] and not conditions[name]
+            ),
+        ]
         conditions = {name: prompts for name, prompts in conditions.items() if prompts}
         if not conditions:
             raise UsageError(f"suite {suite.name}: nothing to send ({'; '.join(notes)})")
@@ -385,16 +388,6 @@ def _stoppable() -> Any:
     finally:
         with contextlib.suppress(ValueError):
             give_back()
-
-
-def _left_out(
-    planned: Mapping[str, Sequence[Prompt]], kept: Mapping[str, Sequence[Prompt]], facts: Facts
-) -> list[str]:
-    return [
-        f"condition {name} left out: {facts.model}'s template does not begin with a known BOS"
-        for name in planned
-        if planned[name] and not kept[name]
-    ]
 
 
 def lost_of(status: Status, handed_over: int) -> dict[str, int]:

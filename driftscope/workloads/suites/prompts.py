@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -101,52 +101,19 @@ def chat(key: str, *turns: str, system: str | None = None, **more: Any) -> Promp
     return Prompt(key=key, messages=tuple(messages), **more)
 
 
-def _tool(name: str, description: str, required: list[str], **properties: Any) -> dict[str, Any]:
-    parameters = {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-    function = {"name": name, "description": description, "parameters": parameters}
-    return {"type": "function", "function": function}
+def _tools() -> Iterator[Mapping[str, Any]]:
+    for tool in yaml.safe_load((files("driftscope.workloads") / "tools.yaml").read_text("utf-8")):
+        parameters = {
+            "type": "object",
+            "properties": tool["properties"],
+            "required": tool["required"],
+            "additionalProperties": False,
+        }
+        function = {key: tool[key] for key in ("name", "description")}
+        yield {"type": "function", "function": {**function, "parameters": parameters}}
 
 
-_STRING = {"type": "string"}
-TOOLS: tuple[Mapping[str, Any], ...] = (
-    _tool(
-        "shell",
-        "Run a command and return what it prints.",
-        ["command"],
-        command=_STRING,
-        timeout_s={"type": "integer", "minimum": 1},
-    ),
-    _tool(
-        "read_file",
-        "Return lines of a file.",
-        ["path"],
-        path=_STRING,
-        first={"type": "integer"},
-        last={"type": "integer"},
-    ),
-    _tool("show_diff", "Show what changed since a commit.", ["commit"], commit=_STRING),
-    _tool("run_tests", "Run tests and return the failures.", ["pattern"], pattern=_STRING),
-    _tool(
-        "query",
-        "Ask the ticket store.",
-        ["table", "limit"],
-        table={"enum": ["tickets", "users", "builds"]},
-        where=_STRING,
-        limit={"type": "integer", "minimum": 1, "maximum": 1000},
-    ),
-    _tool(
-        "weather",
-        "Say the weather of a city.",
-        ["city", "unit"],
-        city=_STRING,
-        unit={"enum": ["celsius", "fahrenheit"]},
-    ),
-)
+TOOLS: tuple[Mapping[str, Any], ...] = tuple(_tools())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,29 +143,13 @@ class Facts:
 
 _KEYS = ("question_id", "custom_id", "uuid", "id", "request_id")
 _ROLES = {
+    **{name: name for name in ("user", "assistant", "system", "tool")},
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard"), "assistant"),
     "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "system": "system",
-    "tool": "tool",
 }
+_SAMPLING = ("temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed")
 _KEPT = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "max_completion_tokens",
-        "stop",
-        "seed",
-        "tool_choice",
-        "response_format",
-        "presence_penalty",
-        "frequency_penalty",
-    }
+    (*_SAMPLING, "tool_choice", "response_format", "presence_penalty", "frequency_penalty")
 )
 """Fields kept from a logged request's body. Model, stream and user are this replay's own."""
 

@@ -292,7 +292,7 @@ def sealed_run(run: Path) -> Path:
     return segment_path(run, "verify", SOURCE, 0).with_suffix(".parquet")
 
 
-def test_bit_rot_in_a_sealed_file_is_named_by_column_and_rows(run: Path) -> None:
+def test_a_sealed_file_with_bit_rot_is_left_out(run: Path) -> None:
     path = sealed_run(run)
     chunk = pq.read_metadata(path).row_group(0).column(0)
     last_byte = chunk.dictionary_page_offset or chunk.data_page_offset
@@ -300,8 +300,7 @@ def test_bit_rot_in_a_sealed_file_is_named_by_column_and_rows(run: Path) -> None
     path.write_bytes(flipped(path.read_bytes(), last_byte, 1))
     trace = read_trace(run)
     assert trace.verify.num_rows == 0
-    where = f"column {chunk.path_in_schema}, rows 1 to 200"
-    assert trace.problems == (f"{path.name} is damaged {where}: the file is left out",)
+    assert trace.problems == (f"{path.name} is damaged: the file is left out",)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
