@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from driftscope.vocabulary import FED_RMS, Execution
+from driftscope.vocabulary import FED_RMS, POSTNORM_RMS, PRENORM_RMS, Execution
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.engine import NOBODY, DeviceStep, DraftStep
 from driftscope_probes.guard import Guard
@@ -54,42 +54,36 @@ EXTEND_GRAPH = "cuda_graph_runner_for_draft_extend"
 """Attributes of an EagleDraftWorker: with None in them, its forwards run eagerly."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class SglangDraftCall:
     """A call of `EagleDraftWorker.draft`, whose chains begin with a depth that is known already."""
 
-    __slots__ = ("_batch", "_first", "_layers", "_missing", "_original", "_worker", "result")
-
-    def __init__(
-        self,
-        worker: Any,
-        batch: Any,
-        original: Callable[[], Any],
-        *,
-        layers: tuple[str, ...] = (),
-        missing: frozenset[str] = NOBODY,
-        first: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`layers`: names of the drafter's attention layers. `missing`: requests whose first depth
-        is not known; `first` passes on that of the others."""
-        self._worker, self._batch, self._original = worker, batch, original
-        self._layers, self._missing, self._first = layers, missing, first
-        self.result: Any = None
-        """Result of SGLang's method."""
+    worker: Any
+    batch: Any
+    original: Callable[[], Any]
+    layers: tuple[str, ...] = ()
+    """Names of the drafter's attention layers."""
+    missing: frozenset[str] = NOBODY
+    """Requests whose first depth is not known."""
+    first: Callable[[], None] = lambda: None
+    """Passes on the first depth of the others."""
+    result: Any = None
+    """Result of SGLang's method."""
 
     @property
     def k(self) -> Any:
         """See DraftCall."""
-        return self._worker.speculative_num_steps
+        return self.worker.speculative_num_steps
 
     def step(self) -> DraftStep:
         """See DraftCall."""
-        names = tuple(req.rid for req in self._batch.reqs)
-        missing = bytes(name in self._missing for name in names)
+        names = tuple(req.rid for req in self.batch.reqs)
+        missing = bytes(name in self.missing for name in names)
         return DraftStep(names, missing, self.k)
 
     def on_device(self) -> DeviceStep:
         """See DraftCall: the first query is that of the last verified slot."""
-        worker, batch = self._worker, self._batch
+        worker, batch = self.worker, self.batch
         count, lengths = len(batch.reqs), batch.seq_lens.long()
         table = worker.req_to_token_pool.req_to_token
         # An overlapped step before this one may not have added its tokens to the requests yet.
@@ -100,24 +94,24 @@ class SglangDraftCall:
         return DeviceStep(
             rows=torch.arange(count, device=lengths.device),
             position=lengths - 1,
-            block_tables=dict.fromkeys(self._layers, slots),
+            block_tables=dict.fromkeys(self.layers, slots),
             prompt_tokens=np.array([len(req.origin_input_ids) for req in batch.reqs], np.int64),
             max_context=context,
         )
 
     def serve(self) -> torch.Tensor | None:
         """See DraftCall; None if the tokens are not where they are expected."""
-        self.result = self._original()
+        self.result = self.original()
         tokens = getattr(self.result, "draft_token", None)
-        count = len(self._batch.reqs)
+        count = len(self.batch.reqs)
         if not isinstance(tokens, torch.Tensor) or tokens.numel() % count:
             return None
         return tokens.reshape(count, -1)[:, 1:]  # the first is the last verified token
 
     def without_graphs(self) -> torch.Tensor | None:
         """See DraftCall."""
-        self._first()
-        drafts: torch.Tensor | None = without_graph(self._worker, DRAFT_GRAPH, self.serve)
+        self.first()
+        drafts: torch.Tensor | None = without_graph(self.worker, DRAFT_GRAPH, self.serve)
         return drafts
 
 
@@ -131,9 +125,12 @@ def without_graph(worker: Any, graph: str, run: Callable[[], Any]) -> Any:
         setattr(worker, graph, captured)
 
 
-class _Place(NamedTuple):
-    states: ForwardStates
-    row: int
+States = dict[str, torch.Tensor]
+"""States of a forward, [requests, size] each; what a drafter does not have is missing: "query NAME"
+for each attention layer; "entering": the input of the first layer, of an EAGLE-1 drafter the state
+that `fc` reads; "prenorm_rms", "postnorm_rms" and "fed_rms", which the next depth is fed with;
+"logits"; "captured": the captured target layers, side by side; "normed N": those after their norms,
+one tensor for all or one for each layer."""
 
 
 class FirstDepths:
@@ -146,18 +143,19 @@ class FirstDepths:
     def __init__(self, most: int) -> None:
         """`most`: number of requests kept; the oldest give way."""
         self._most = most
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, tuple[States, int]] = {}
+        """States of a forward, and the request's row."""
 
     @property
     def is_empty(self) -> bool:
         """Whether no request's first depth is known."""
         return not self._places
 
-    def keep(self, requests: Sequence[str], states: ForwardStates) -> None:
+    def keep(self, requests: Sequence[str], states: States) -> None:
         """Keep the states of a forward's requests, a row for each."""
         self.drop(requests)
         for row, request in enumerate(requests):
-            self._places[request] = _Place(states, row)
+            self._places[request] = states, row
         for request in list(self._places)[: -self._most]:
             del self._places[request]
 
@@ -170,103 +168,45 @@ class FirstDepths:
         """Return the requests whose first depth is not known."""
         return frozenset(name for name in requests if name not in self._places)
 
-    def take(self, requests: Sequence[str]) -> ForwardStates | None:
+    def take(self, requests: Sequence[str]) -> States | None:
         """Return the states of a batch; None if none is known. The rows of requests whose first
         depth is not known belong to another request."""
         known = [place for name in requests if (place := self._places.get(name)) is not None]
         if not known:
             return None
         places = [self._places.get(name, known[0]) for name in requests]
-        return joined([_rows(list(run)) for _, run in groupby(places, lambda p: id(p.states))])
-
-
-def _rows(places: list[_Place]) -> ForwardStates:
-    """Return rows of one forward."""
-    states, rows = places[0].states, [place.row for place in places]
-    device = states.queries[0].device
-    return states.rows(torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True))
-
-
-Rows = Callable[[torch.Tensor], torch.Tensor]
-"""Function that picks the requests' rows out of a tensor."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ForwardStates:
-    """States of a forward, [requests, size] each; None: the drafter has no such state."""
-
-    queries: tuple[torch.Tensor, ...]
-    """Queries by layer, in order of depth in the network."""
-    entering: torch.Tensor | None = None
-    """Input of the first layer; of an EAGLE-1 drafter the state that `fc` reads."""
-    prenorm: torch.Tensor | None = None
-    postnorm: torch.Tensor | None = None
-    fed: torch.Tensor | None = None
-    """State that the next depth is fed with."""
-    logits: torch.Tensor | None = None
-    captured: torch.Tensor | None = None
-    """Captured target layers, side by side."""
-    captured_normed: tuple[torch.Tensor, ...] = ()
-    """Captured layers after their norms: one tensor, or one for each layer."""
-
-    def rows(self, wanted: torch.Tensor) -> ForwardStates:
-        """Return the states of some requests only."""
-        return self._each(lambda x: x.index_select(0, wanted))
-
-    def _each(self, change: Rows) -> ForwardStates:
-        changed: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, tuple):
-                changed[field.name] = tuple(change(x) for x in value)
-            elif value is not None:
-                changed[field.name] = change(value)
-        return replace(self, **changed)
-
-
-def joined(parts: Sequence[ForwardStates]) -> ForwardStates:
-    """Return the requests of several forwards, one after another."""
-    values: dict[str, Any] = {}
-    for field in fields(ForwardStates):
-        columns = [getattr(part, field.name) for part in parts]
-        if isinstance(columns[0], tuple):
-            values[field.name] = tuple(torch.cat(column) for column in zip(*columns, strict=True))
-        elif columns[0] is not None:
-            values[field.name] = torch.cat(columns)
-    return replace(parts[0], **values)
+        parts = []
+        for _, run in groupby(places, lambda place: id(place[0])):
+            forwards, numbers = zip(*run, strict=True)
+            device = forwards[0][FED_RMS].device
+            rows = torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
+            parts.append({name: x.index_select(0, rows) for name, x in forwards[0].items()})
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def pass_on(
-    states: ForwardStates, kernels: Kernels, layers: Sequence[str], *, captured: int | None = None
+    states: States, kernels: Kernels, layers: Sequence[str], *, captured: int | None = None
 ) -> None:
     """Pass the states of the next depth to the kernels.
 
     `captured`: number of captured layers at depth 1; None at later depths.
     """
     if captured:
-        _pass_captured(states, kernels, captured)
+        for column, name in (("aux_rms", "captured"), ("fc_rms", "entering")):
+            if name in states:
+                kernels.rms_of_chunks(states[name], column, captured if name == "captured" else 1)
+        normed = [x for name, x in states.items() if name.startswith("normed")]
+        for index, part in enumerate(normed):
+            own = captured if len(normed) == 1 else 1
+            kernels.rms_of_chunks(part, "aux_norm_rms", own, index)
     # At later depths the input is the state that the depth before has fed.
-    kernels.advance(None if captured is None else states.entering)
-    for name, query in zip(layers, states.queries, strict=True):
-        kernels.copy_query(name, query)
-    outputs = (
-        ("prenorm_rms", states.prenorm),
-        ("postnorm_rms", states.postnorm),
-        ("fed_rms", states.fed),
-    )
-    kernels.rms_of_outputs([(name, x) for name, x in outputs if x is not None])
-    if states.logits is not None:
-        kernels.confidence(states.logits, fleeting=True)
-
-
-def _pass_captured(states: ForwardStates, kernels: Kernels, layers: int) -> None:
-    if states.captured is not None:
-        kernels.rms_of_chunks(states.captured, "aux_rms", layers)
-    if states.entering is not None:
-        kernels.rms_of_chunks(states.entering, "fc_rms", 1)
-    normed = states.captured_normed
-    for index, part in enumerate(normed):
-        kernels.rms_of_chunks(part, "aux_norm_rms", layers if len(normed) == 1 else 1, index)
+    kernels.advance(None if captured is None else states.get("entering"))
+    for name in layers:
+        kernels.copy_query(name, states[f"query {name}"])
+    columns = (PRENORM_RMS, POSTNORM_RMS, FED_RMS)
+    kernels.rms_of_outputs([(name, states[name]) for name in columns if name in states])
+    if "logits" in states:
+        kernels.confidence(states["logits"], fleeting=True)
 
 
 class ForwardRows:
@@ -312,7 +252,7 @@ class DrafterTaps:
         self.aliased_columns: dict[str, str] = {}
         """See ForwardObserver: every column is measured."""
         self._rows: ForwardRows | None = None
-        self._kept: ForwardStates | None = None
+        self._kept: States | None = None
         self._forget()
 
     def execution(self, depths: int) -> str:  # noqa: ARG002  see ForwardObserver
@@ -335,14 +275,14 @@ class DrafterTaps:
         self.hooks.install()
         self.switch.active = True
 
-    def extended(self) -> ForwardStates | None:
+    def extended(self) -> States | None:
         """Return the states kept since `extending`; None if the forward was not seen."""
         kept, self._kept, self._rows = self._kept, None, None
         self.switch.active = False
         self.hooks.uninstall()
         return kept
 
-    def first_depth(self, states: ForwardStates) -> None:
+    def first_depth(self, states: States) -> None:
         """Pass on the states of depth 1, a row for each request of the batch."""
         self._forget()
         pass_on(states, self._kernels, self._layers, captured=self._drafter.aux_states)
@@ -405,7 +345,7 @@ class DrafterTaps:
         """Note both sides of the final norm, which adds the residual itself in some models."""
         fused = isinstance(output, tuple)
         normed, stream = output if fused else (output, arguments[0])
-        self._inside["postnorm"], self._inside["prenorm"] = normed, stream
+        self._inside[POSTNORM_RMS], self._inside[PRENORM_RMS] = normed, stream
 
     def _observe_result(self, _: Any, arguments: Any, keywords: Any, output: Any) -> None:
         if self.switch.should_record:
@@ -417,34 +357,23 @@ class DrafterTaps:
         that logits are computed from, the head and the batch."""
         rows = self._rows
         inside, pick = (_unchanged, _unchanged) if rows is None else (rows.inside, rows.result)
-        results = {
-            "fed": pick(output.hidden_states),
-            "logits": pick(output.next_token_logits),
-        }
+        states = {name: inside(x) for name, x in self._inside.items()}
+        states |= {f"query {name}": inside(self._queries[name]) for name in self._layers}
+        states |= {FED_RMS: pick(output.hidden_states), "logits": pick(output.next_token_logits)}
         for column, index in self._drafter.kind.outputs.items():
             if column != FED_RMS:
-                state = results["fed"] if index == LAST else inside(given[1])
-                results[column.removesuffix("_rms")] = state
+                states[column] = states[FED_RMS] if index == LAST else inside(given[1])
         if not self._drafter.aux_states:
-            self._inside["entering"] = given[3].spec_info.hidden_states
-        if rows is None:
-            pass_on(self._states(_unchanged, results), self._kernels, self._layers)
-        else:
-            self._kept = self._states(rows.inside, results)
-        self._forget()
-
-    def _states(
-        self, pick: Callable[[torch.Tensor], torch.Tensor], results: dict[str, torch.Tensor]
-    ) -> ForwardStates:
-        inside = {name: pick(x) for name, x in self._inside.items() if name not in results}
+            states["entering"] = inside(given[3].spec_info.hidden_states)
         if self._captured:  # fc's input is normed already
-            inside["captured"] = torch.cat([pick(x) for x, _ in self._captured], -1)
-        return ForwardStates(
-            queries=tuple(pick(self._queries[name]) for name in self._layers),
-            captured_normed=tuple(pick(x) for _, x in self._captured),
-            **inside,
-            **results,
-        )
+            states["captured"] = torch.cat([inside(x) for x, _ in self._captured], -1)
+            normed = (inside(x) for _, x in self._captured)
+            states |= {f"normed {index}": x for index, x in enumerate(normed)}
+        if rows is None:
+            pass_on(states, self._kernels, self._layers)
+        else:
+            self._kept = states
+        self._forget()
 
 
 def _hook(register: Callable[[Any], Any], observe: Callable[..., None]) -> Remove:

@@ -105,7 +105,7 @@ class TimedWorker:
 
     def draft(self, run: Callable[[], Any], worker: Any, batch: Any) -> Any:
         """Return what `EagleDraftWorker.draft` returns."""
-        call = SglangDraftCall(worker, batch, run)
+        call = SglangDraftCall(worker=worker, batch=batch, original=run)
         self._recorder.draft(call)
         return call.result
 
@@ -143,9 +143,9 @@ class RecordedWorker(TimedWorker):
         parts = self._parts
         names = tuple(req.rid for req in batch.reqs)
         call = SglangDraftCall(
-            worker,
-            batch,
-            run,
+            worker=worker,
+            batch=batch,
+            original=run,
             layers=parts.layers,
             missing=self._guard.run("first_depth", self._without_chain, names) or NOBODY,
             first=lambda: self._guard.run("first_depth", self._pass_first, names),

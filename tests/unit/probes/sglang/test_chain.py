@@ -20,8 +20,8 @@ from driftscope_probes.sglang.chain import (
     DrafterTaps,
     FirstDepths,
     ForwardRows,
-    ForwardStates,
     SglangDraftCall,
+    States,
     without_graph,
 )
 from driftscope_probes.sglang.drafter import PoolKeys, SglangAttentionLayer
@@ -46,9 +46,9 @@ def test_a_stop_between_the_choice_and_the_draft_holds() -> None:
     assert sampler.take()
 
 
-def states(*values: float) -> ForwardStates:
+def states(*values: float) -> States:
     column = torch.tensor(values)[:, None]
-    return ForwardStates(queries=(column,), fed=10 * column, captured_normed=(column, column))
+    return {"query a": column, "fed_rms": 10 * column, "normed 0": column, "normed 1": column}
 
 
 def test_rows_follow_the_batch_across_forwards() -> None:
@@ -56,10 +56,9 @@ def test_rows_follow_the_batch_across_forwards() -> None:
     kept.keep(("a", "b"), states(1, 2))
     kept.keep(("c",), states(3))
     taken = kept.take(("b", "c", "a"))
-    assert taken is not None and taken.queries[0].flatten().tolist() == [2, 3, 1]
-    assert taken.fed is not None and taken.fed.flatten().tolist() == [20, 30, 10]
-    assert [part.flatten().tolist() for part in taken.captured_normed] == [[2, 3, 1]] * 2
-    assert taken.entering is None
+    assert taken is not None and taken["query a"].flatten().tolist() == [2, 3, 1]
+    assert taken["fed_rms"].flatten().tolist() == [20, 30, 10]
+    assert taken["normed 1"].flatten().tolist() == [2, 3, 1]
 
 
 def test_a_newer_round_replaces_and_a_skipped_one_drops() -> None:
@@ -69,7 +68,7 @@ def test_a_newer_round_replaces_and_a_skipped_one_drops() -> None:
     kept.drop(("b",))
     assert kept.missing(("a", "b")) == {"b"}
     taken = kept.take(("a", "b"))
-    assert taken is not None and taken.queries[0][0] == 5 and len(taken.queries[0]) == 2
+    assert taken is not None and taken["query a"][0] == 5 and len(taken["query a"]) == 2
 
 
 K = 3
@@ -96,7 +95,9 @@ def call(worker: Any, original: Any = None, **parts: Any) -> SglangDraftCall:
         seq_lens=torch.tensor([7, 20]),
         req_pool_indices=torch.tensor([2, 0]),
     )
-    return SglangDraftCall(worker, batch, original, layers=("layer",), **parts)
+    return SglangDraftCall(
+        worker=worker, batch=batch, original=original, layers=("layer",), **parts
+    )
 
 
 def test_the_first_query_is_that_of_the_last_verified_slot(worker: Any) -> None:
