@@ -9,16 +9,18 @@ earlier prompt of this process and the beginning of its answer. A request is any
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.regions import AnswerRegions
+from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions, marks_of
 from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import Block
 
@@ -138,11 +140,47 @@ class EndedRequest:
     """Object with the token ids of prompt and answer, which no longer changes."""
 
 
-class FindsRegions(Protocol):
-    """Finds the regions of an answer."""
+AT_END_S = 2.0
+"""Longest time for regions once the engine stops, in seconds. vLLM kills an engine core 5 s after
+it asked it to end, and a thousand tokens take about 1 ms."""
+
+
+class RequestRegions:
+    """Regions of the answers of one engine core."""
+
+    def __init__(
+        self,
+        parsers: tuple[str | None, str | None],
+        tokenizer_of: Callable[[Any], Any],
+        from_start: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`parsers`: names of the server's tool parser and reasoning parser. `tokenizer_of` returns
+        the tokenizer of a request, None if the core has none. `from_start` returns whether an
+        answer is constrained from its first token on."""
+        self._marks, self._tokenizer_of = marks_of(*parsers), tokenizer_of
+        self._from_start = from_start
+        self._tokenizer: Any = None
+        self._until = math.inf
+
+    def hurry(self) -> None:
+        """Return None for answers from AT_END_S on, because the engine stops."""
+        self._until = time.monotonic() + AT_END_S
 
     def of(self, request: Any, structured: str | None) -> AnswerRegions | None:
-        """Return the regions of the answer of `EndedRequest.request`; None if there are none."""
+        """Return the regions of the answer of a request that ended, whole or not; None if there is
+        no tokenizer, or no time left."""
+        tokenizer = self._tokenizer_of(request)
+        if tokenizer is None or time.monotonic() > self._until:
+            return None
+        if self._tokenizer is not tokenizer:
+            self._tokenizer, self._texts = tokenizer, TokenTexts(tokenizer, self._marks)
+        return answer_regions(
+            self._texts,
+            request.prompt_token_ids or (),
+            list(request.output_token_ids),
+            constraint=CONSTRAINTS.get(structured or ""),
+            from_start=self._from_start(),
+        )
 
 
 class RequestTracker(ABC):
@@ -152,7 +190,7 @@ class RequestTracker(ABC):
         self,
         count_error: Callable[[str, BaseException], None],
         digests: PromptDigests | None = None,
-        regions: FindsRegions | None = None,
+        regions: RequestRegions | None = None,
     ) -> None:
         """`count_error` is called for a step that cannot be read, whose rows are lost; without
         `digests` or `regions`, requests get none."""

@@ -9,20 +9,16 @@ sglang.srt.managers.scheduler_components.batch_result_processor, 0.5.23.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions, marks_of
 from driftscope.trace.records import RequestRow
-from driftscope.trace.status import TARGET
 from driftscope.vocabulary import UndraftedReason
-from driftscope_probes import process_writer
-from driftscope_probes.control import Control
+from driftscope_probes.core_observer import CoreObserver
 from driftscope_probes.engine import (
     LABEL,
     NO_LENGTHS,
@@ -32,22 +28,16 @@ from driftscope_probes.engine import (
     given_name,
     shortened,
 )
-from driftscope_probes.guard import CORE, Guard
-from driftscope_probes.process_writer import open_writer
 from driftscope_probes.request_rows import (
     ANSWER_TOKENS,
     REMEMBERED_REQUESTS,
     EndedRequest,
     PromptDigests,
+    RequestRegions,
     RequestTracker,
     Verified,
 )
-from driftscope_probes.sampler import RequestSelection
-from driftscope_probes.settings import Settings, prompt_key
-from driftscope_probes.start_guard import EXPORT, StartGuard
-
-if TYPE_CHECKING:
-    from driftscope.telemetry.engine import EngineTelemetry
+from driftscope_probes.settings import Settings
 
 _HEALTH_CHECK = "HEALTH_CHECK"
 """Beginning of the ids of the requests that SGLang's front end sends to see whether it is alive."""
@@ -132,28 +122,10 @@ def parsers_of(arguments: Any) -> tuple[str | None, str | None]:
     return tool, reasoning
 
 
-class RequestRegions:
-    """Regions of the answers of one scheduler."""
-
-    def __init__(self, arguments: Any = None) -> None:
-        """`arguments`: SGLang's ServerArgs."""
-        self._marks = marks_of(*parsers_of(arguments))
-        self._tokenizer: Any = None
-        self._texts: TokenTexts | None = None
-
-    def of(self, tokens: Any, structured: str | None) -> AnswerRegions | None:
-        """Return the regions of an answer given as RequestTokens; None if the scheduler has no
-        tokenizer (`skip_tokenizer_init`)."""
-        if tokens.tokenizer is None:
-            return None
-        if self._texts is None or self._tokenizer is not tokens.tokenizer:
-            self._tokenizer, self._texts = (
-                tokens.tokenizer,
-                TokenTexts(tokens.tokenizer, self._marks),
-            )
-        prompt, answer = tokens.prompt_token_ids, list(tokens.output_token_ids)
-        constraint = CONSTRAINTS.get(structured or "")
-        return answer_regions(self._texts, prompt, answer, constraint=constraint)
+def regions_of(arguments: Any) -> RequestRegions:
+    """Return what finds the regions of one scheduler's answers, given as RequestTokens;
+    `arguments` are SGLang's ServerArgs."""
+    return RequestRegions(parsers_of(arguments), lambda tokens: tokens.tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,12 +200,8 @@ class Served:
     accepted: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The outcome of a step."""
-
-    time_s: float
-    served: Sequence[Served]
+Outcome = tuple[float, Sequence[Served]]
+"""Time of a step, and the requests that it served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,18 +232,19 @@ class StepTracker(RequestTracker):
 
     def _verified(self, step: Outcome) -> list[Verified]:
         self._step += 1
+        time_s, requests = step
         rows: list[Verified] = []
-        for served in step.served:
+        for served in requests:
             if not served.gained:
                 continue
             if served.outputs:
                 position = served.prompt + served.outputs - 2
                 reason = _reason(served) if self._speculates else UndraftedReason.K_ZERO
                 drafted, accepted = served.drafted, served.accepted if served.drafted else 0
-                row = self._step, step.time_s, served.request, position
+                row = self._step, time_s, served.request, position
                 rows.append((*row, drafted, drafted, accepted, reason, 0))
-            first, _ = self._times.get(served.request, (step.time_s, 0.0))
-            self._times[served.request] = first, step.time_s
+            first, _ = self._times.get(served.request, (time_s, 0.0))
+            self._times[served.request] = first, time_s
         while len(self._times) > REMEMBERED_REQUESTS:
             self._times.popitem(last=False)
         return rows
@@ -313,33 +282,19 @@ def observer() -> SchedulerObserver | None:
     return _observers[0] if _observers else None
 
 
-class SchedulerObserver:
+class SchedulerObserver(CoreObserver):
     """Observes each step's outcome on the serving thread and passes it to the writer's."""
 
     def __init__(self, worker: Any, settings: Settings, replica: int) -> None:
-        self._worker = worker
-        self._writer = open_writer(settings, f"engine{replica}")
-        self._telemetry: EngineTelemetry | None = None
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._writer.close)
-            self._begin(settings)
-            undo.pop_all()
-
-    def _begin(self, settings: Settings) -> None:
-        with StartGuard(EXPORT):
-            name = getattr(self._worker.server_args, "served_model_name", None)
-            self._telemetry = process_writer.export(self._writer, settings, name)
-        self._guard = Guard(
-            self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
+        self._worker, arguments = worker, worker.server_args
+        speculates = bool(worker.speculative_num_steps)
+        super().__init__(
+            settings,
+            f"engine{replica}",
+            getattr(arguments, "served_model_name", None),
+            regions_of(arguments),
+            functools.partial(StepTracker, speculates=speculates),
         )
-        self._selection = RequestSelection(settings.labels)
-        Control(settings.trace, self._writer, self._selection).watch()
-        digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
-        regions = RequestRegions(self._worker.server_args) if settings.regions else None
-        speculates = bool(self._worker.speculative_num_steps)
-        self._rows = StepTracker(
-            self._writer.count_error, digests, regions, speculates=speculates
-        ).rows
         self._keeps = None if settings.regions else ANSWER_TOKENS
         """Number of an answer's tokens that are handed over; None: all."""
 
@@ -378,13 +333,9 @@ class SchedulerObserver:
             )
             if req.finished():
                 finished.append(self._finished(req))
-        self._writer.put((self._rows, Outcome(time_s=now, served=served)))
+        self._writer.put((self._rows, (now, served)))
         for request in finished:
             self._writer.put((self._rows, request))
-
-    def weights_named(self, version: str) -> None:
-        """Observe that SGLang got a name for its new weights."""
-        self._guard.run("weights", self._writer.note_weights, TARGET, shortened(version))
 
     def aborted(self, req: Any) -> None:
         """Observe a request that the scheduler ends outside of a step: in its queue, or after a

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import time
 import weakref
@@ -21,26 +22,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftscope.trace.records import RequestRow
-from driftscope.trace.status import OTHER, TARGET, StartFault, read_faults
-from driftscope.trace.writer import TraceWriter
+from driftscope.trace.status import OTHER, StartFault, read_faults
 from driftscope.trace.writer_files import check_writable, has_begun
 from driftscope.vocabulary import Structured, UndraftedReason
-from driftscope_probes import process_writer
-from driftscope_probes.control import Control
-from driftscope_probes.engine import PAIR, SESSION, given_name, shortened
-from driftscope_probes.guard import CORE, Guard
-from driftscope_probes.process_writer import open_writer
+from driftscope_probes.core_observer import CoreObserver
+from driftscope_probes.engine import PAIR, SESSION, given_name
 from driftscope_probes.request_rows import (
     REMEMBERED_REQUESTS,
     EndedRequest,
     PromptDigests,
+    RequestRegions,
     RequestTracker,
     Verified,
 )
-from driftscope_probes.sampler import RequestSelection
-from driftscope_probes.settings import RUN_ID, Settings, prompt_key, settings_from
+from driftscope_probes.settings import RUN_ID, Settings, settings_from
 from driftscope_probes.start_guard import (
-    EXPORT,
     StartGuard,
     handed_down,
     leave_note,
@@ -50,16 +46,16 @@ from driftscope_probes.vllm.plugin import report_down, served_name
 from driftscope_probes.vllm.schedule import (
     ADMITTED,
     Limits,
-    RequestRegions,
     Schedule,
     adapter_of,
     label_of,
     reason_for_less,
+    regions_of,
 )
 from driftscope_probes.vllm.support import run_id_of
 
 if TYPE_CHECKING:
-    from driftscope.telemetry.engine import EngineTelemetry
+    pass
 
 Served = tuple[Any, int, int, Any, int]
 """A request as a step found it: vLLM's Request, its number of tokens before the step's, the number
@@ -255,41 +251,24 @@ def _close(observer: weakref.ref[EngineObserver]) -> None:
             alive.close()
 
 
-class EngineObserver:
+class EngineObserver(CoreObserver):
     """Turns the scheduler's view of each step into rows."""
 
     def __init__(self, scheduler: Any, settings: Settings) -> None:
-        self._scheduler = scheduler
-        self._writer: TraceWriter = open_writer(settings, _role(scheduler))
-        self._telemetry: EngineTelemetry | None = None
-        self._regions: RequestRegions | None = None
-        self._ended = False
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._writer.close)
-            self._begin(scheduler, settings)
-            undo.pop_all()
+        config = scheduler.vllm_config
+        self._scheduler, self._ended = scheduler, False
+        speculation = config.speculative_config
+        self._adaptive = bool(getattr(speculation, "enable_adaptive_verification", False))
+        super().__init__(
+            settings,
+            _role(scheduler),
+            served_name(getattr(config, "model_config", None)),
+            regions_of(scheduler),
+            functools.partial(VerificationTracker, scheduler),
+        )
         # An interpreter that ends without a shutdown runs this before the writer's own end. The
         # reference is weak, because nothing else keeps an engine that its user deleted.
         atexit.register(_close, weakref.ref(self))
-
-    def _begin(self, scheduler: Any, settings: Settings) -> None:
-        guard = StartGuard(EXPORT)
-        with guard:
-            model = served_name(getattr(scheduler.vllm_config, "model_config", None))
-            self._telemetry = process_writer.export(self._writer, settings, model)
-        if guard.fault is not None:
-            self._writer.set_gauges(reason=f"{EXPORT}: {guard.fault.reason}")
-        self._guard = Guard(
-            self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
-        )
-        self._selection = RequestSelection(settings.labels)
-        Control(settings.trace, self._writer, self._selection).watch()
-        digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
-        self._regions = RequestRegions(scheduler) if settings.regions else None
-        tracker = VerificationTracker(scheduler, self._writer.count_error, digests, self._regions)
-        self._rows = tracker.rows
-        speculation = scheduler.vllm_config.speculative_config
-        self._adaptive = bool(getattr(speculation, "enable_adaptive_verification", False))
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """Observe a step's outcome before it is applied to the requests."""
@@ -298,10 +277,6 @@ class EngineObserver:
     def request_finished(self, request: Any, *_: Any, **__: Any) -> None:
         """Observe a request before it is freed."""
         self._guard.run("request", self._finish, request)
-
-    def weights_named(self, version: str) -> None:
-        """Observe that the engine got a name for its new weights."""
-        self._guard.run("weights", self._writer.note_weights, TARGET, shortened(version))
 
     def end(self) -> None:
         """Write the requests that still run, and begin to seal the trace; idempotent."""
@@ -340,16 +315,11 @@ class EngineObserver:
                     len(sampled[index[name]]) if sampled else 0,
                 )
             )
-        admitted = self._admitted(output) if served else None
+        admitted = None
+        if served and self._adaptive:
+            counts = getattr(output, ADMITTED).tolist()
+            admitted = dict(zip(output.req_ids, counts, strict=True))
         self._writer.put((self._rows, (time.time(), scheduled, served, admitted)))
-
-    def _admitted(self, output: Any) -> Mapping[str, int] | None:
-        """Return how many draft tokens of each request the worker verified; None unless it chooses
-        that by confidence."""
-        if not self._adaptive:
-            return None
-        counts = getattr(output, ADMITTED)
-        return dict(zip(output.req_ids, counts.tolist(), strict=True))
 
     def _finish(self, request: Any) -> None:
         sampling = request.sampling_params

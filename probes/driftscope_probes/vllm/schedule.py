@@ -18,18 +18,16 @@ vllm.v1.request, 0.27 to 0.32.
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 from driftscope.parser_marks import named_parser
-from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions, marks_of
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 from driftscope_probes.engine import LABEL, NOBODY, given_name, shortened
+from driftscope_probes.request_rows import RequestRegions
 
 
 def adapter_of(request: Any) -> str | None:
@@ -331,11 +329,6 @@ class VllmSchedules:
         return loads or getattr(scheduled, "new_block_ids_to_zero", None) is not None
 
 
-AT_END_S = 2.0
-"""Longest time for regions once the engine stops, in seconds. vLLM kills an engine core 5 s after
-it asked it to end, and a thousand tokens take about 1 ms."""
-
-
 def parsers_of(config: Any) -> tuple[str | None, str | None]:
     """Return the names of a server's tool parser and reasoning parser; None: none is named.
 
@@ -347,42 +340,13 @@ def parsers_of(config: Any) -> tuple[str | None, str | None]:
     return named_parser(sys.argv, "--tool-call-parser"), reasoning or None
 
 
-class RequestRegions:
-    """Regions of the answers of one engine core, with the tokenizer that vLLM loaded for it."""
-
-    def __init__(self, scheduler: Any) -> None:
-        self._manager = getattr(scheduler, "structured_output_manager", None)
-        self._marks = marks_of(*parsers_of(getattr(scheduler, "vllm_config", None)))
-        self._texts: TokenTexts | None = None
-        self._until = math.inf
-
-    def hurry(self) -> None:
-        """Return None for answers from AT_END_S on, because the engine stops."""
-        self._until = time.monotonic() + AT_END_S
-
-    def of(self, request: Any, structured: str | None) -> AnswerRegions | None:
-        """Return the regions of the answer of a request that ended, whole or not; None if the
-        engine core has no tokenizer (`skip_tokenizer_init`), or no time left."""
-        texts = self._token_texts()
-        if texts is None or time.monotonic() > self._until:
-            return None
-        prompt = request.prompt_token_ids or ()
-        answer = list(request.output_token_ids)
-        return answer_regions(
-            texts,
-            prompt,
-            answer,
-            constraint=CONSTRAINTS.get(structured or ""),
-            from_start=self._constrains_thinking(),
-        )
-
-    def _constrains_thinking(self) -> bool:
-        """Return whether vLLM constrains an answer from its first token on: without a reasoning
-        parser it does not know what thinking is."""
-        return getattr(self._manager, "reasoner_cls", "unknown") is None
-
-    def _token_texts(self) -> TokenTexts | None:
-        if self._texts is None:
-            tokenizer = getattr(self._manager, "tokenizer", None)
-            self._texts = None if tokenizer is None else TokenTexts(tokenizer, self._marks)
-        return self._texts
+def regions_of(scheduler: Any) -> RequestRegions:
+    """Return what finds the regions of one engine core's answers, with the tokenizer that vLLM
+    loaded for it, unless with `skip_tokenizer_init`. Without a reasoning parser vLLM does not know
+    what thinking is, and constrains an answer from its first token on."""
+    manager = getattr(scheduler, "structured_output_manager", None)
+    return RequestRegions(
+        parsers_of(getattr(scheduler, "vllm_config", None)),
+        lambda _: getattr(manager, "tokenizer", None),
+        lambda: getattr(manager, "reasoner_cls", "unknown") is None,
+    )

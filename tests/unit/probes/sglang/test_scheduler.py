@@ -21,20 +21,19 @@ from driftscope.trace.schema import Block
 from driftscope.vocabulary import Region
 from driftscope_probes.engine import DraftCall
 from driftscope_probes.guard import Guard
-from driftscope_probes.request_rows import EndedRequest
+from driftscope_probes.request_rows import EndedRequest, RequestRegions
 from driftscope_probes.sglang import worker as worker_module
 from driftscope_probes.sglang.chain import AheadSampler, FirstDepths
 from driftscope_probes.sglang.plugin import HOOKS, TESTED, check_version
 from driftscope_probes.sglang.run_manifest import verification_of
 from driftscope_probes.sglang.scheduler import (
-    Outcome,
-    RequestRegions,
     RequestTokens,
     Served,
     StepTracker,
     WarmUp,
     is_own_name,
     parsers_of,
+    regions_of,
 )
 from driftscope_probes.sglang.worker import (
     PROBE,
@@ -121,7 +120,7 @@ def rows_of(
 ) -> tuple[list[dict[str, Any]], StepTracker]:
     errors: list[BaseException] = []
     tracker = StepTracker(lambda _, error: errors.append(error), speculates=speculates)
-    seen = [Outcome(time_s=time_s, served=[request]) for time_s, request in steps]
+    seen = [(time_s, [request]) for time_s, request in steps]
     rows = tracker.rows([*seen])
     assert not errors
     if not rows:
@@ -183,9 +182,9 @@ def test_parsers_are_those_of_the_server_unless_it_chooses_them_by_the_template(
 @pytest.mark.parametrize(
     ("tokenizer", "regions", "kinds"),
     [
-        (TOKENIZER, RequestRegions(), ["prose", "template", "json", "template"]),
-        (TOKENIZER, RequestRegions(SimpleNamespace(tool_call_parser="mine")), ["prose"] * 2),
-        (None, RequestRegions(), None),
+        (TOKENIZER, regions_of(None), ["prose", "template", "json", "template"]),
+        (TOKENIZER, regions_of(SimpleNamespace(tool_call_parser="mine")), ["prose"] * 2),
+        (None, regions_of(None), None),
         (TOKENIZER, None, None),
     ],
     ids=["with a tokenizer", "with an unknown parser", "without one", "switched off"],
@@ -206,7 +205,7 @@ def test_an_answer_has_its_kinds_of_text(
 def test_a_tokenizer_that_fails_costs_the_kinds_and_not_the_row() -> None:
     tokens = RequestTokens(prompt_token_ids=[0], output_token_ids=[0], tokenizer=object())
     errors: list[str] = []
-    tracker = StepTracker(lambda hook, _: errors.append(hook), None, RequestRegions())
+    tracker = StepTracker(lambda hook, _: errors.append(hook), None, regions_of(None))
     (row,) = tracker.rows([finished(1, tokens)])
     assert isinstance(row, RequestRow) and row.region_codes is None and errors == ["regions"]
 

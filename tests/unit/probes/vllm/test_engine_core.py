@@ -27,9 +27,9 @@ from driftscope_probes.vllm.schedule import (
     KEPT_STEPS,
     CacheFaultTracker,
     PromptTracker,
-    RequestRegions,
     parsers_of,
     prompt_lengths,
+    regions_of,
 )
 
 TEXTS = ("Well. ", "<tool_call>", '{"a": 1}', "</tool_call>")
@@ -130,7 +130,7 @@ def test_regions_that_take_too_long_at_the_end_are_not_recorded(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows are written nevertheless, because vLLM kills the process soon."""
-    monkeypatch.setattr(schedule_module, "AT_END_S", -1.0)
+    monkeypatch.setattr("driftscope_probes.request_rows.AT_END_S", -1.0)
     core.add(Request("a", CALL))
     row = core.rows()["a"]
     assert (row["region_starts"], row["region_codes"]) == (None, None)
@@ -472,7 +472,7 @@ def test_marks_are_those_of_the_parsers_that_the_server_names(
         structured_outputs_config=SimpleNamespace(reasoning_parser="qwen3")
     )
     assert parsers_of(core.vllm_config) == ("mistral", "qwen3")
-    found = RequestRegions(core).of(request([6], [1, 2, 3, 4]), "none")
+    found = regions_of(core).of(request([6], [1, 2, 3, 4]), "none")
     assert found is not None
     assert regions(found.codes) == ["thinking"], "no call of Hermes ends it"
     core.vllm_config.structured_outputs_config.reasoning_parser = ""
@@ -480,7 +480,7 @@ def test_marks_are_those_of_the_parsers_that_the_server_names(
 
 
 def test_an_answer_has_its_regions() -> None:
-    found = RequestRegions(scheduler(TOKENIZER)).of(request([1], [1, 2, 3, 4, 1]), "none")
+    found = regions_of(scheduler(TOKENIZER)).of(request([1], [1, 2, 3, 4, 1]), "none")
     assert found is not None
     assert found.starts == [0, 1, 2, 3, 4]
     assert regions(found.codes) == ["prose", "template", "json", "template", "prose"]
@@ -498,7 +498,7 @@ def test_an_answer_has_its_regions() -> None:
 def test_a_constrained_answer_has_the_region_of_its_constraint(
     structured: str | None, region: str
 ) -> None:
-    found = RequestRegions(scheduler(TOKENIZER)).of(request([1], [1, 1]), structured)
+    found = regions_of(scheduler(TOKENIZER)).of(request([1], [1, 1]), structured)
     assert found is not None
     assert regions(found.codes) == [region]
 
@@ -513,7 +513,7 @@ def test_without_a_reasoning_parser_a_constraint_holds_from_the_first_token(
     """The prompt has opened thinking, which the answer does not close."""
     core = scheduler(TOKENIZER)
     vars(core.structured_output_manager).update(manager)
-    found = RequestRegions(core).of(request([6], [1]), "regex")
+    found = regions_of(core).of(request([6], [1]), "regex")
     assert found is not None
     assert regions(found.codes) == [region]
 
@@ -523,10 +523,10 @@ def test_without_a_tokenizer_nothing_is_recorded() -> None:
         SimpleNamespace(),
         SimpleNamespace(structured_output_manager=SimpleNamespace()),
     ):
-        assert RequestRegions(without).of(request([1], [1]), None) is None
+        assert regions_of(without).of(request([1], [1]), None) is None
 
 
 def test_a_prompt_of_embeddings_has_no_tokens() -> None:
-    found = RequestRegions(scheduler(TOKENIZER)).of(request(None, [1]), None)
+    found = regions_of(scheduler(TOKENIZER)).of(request(None, [1]), None)
     assert found is not None
     assert regions(found.codes) == ["prose"]
