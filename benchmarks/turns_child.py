@@ -34,10 +34,10 @@ class Probe:
     """Driftscope's probe in this process."""
 
     def __init__(self, llm: Any) -> None:
-        from driftscope_probes.vllm.attach import recorder_of_runner
+        from driftscope_probes.vllm.attach import proposer_of, recorder_of
 
         (runner,) = llm.collective_rpc(lambda worker: worker.model_runner)
-        self._recorder: Any = recorder_of_runner(runner)
+        self._recorder: Any = recorder_of(proposer_of(runner))
         self._hooks, self._absent = list(_hooks()), False
         if not self._hooks or self._recorder is None:
             raise SystemExit("no hook of driftscope in this process")

@@ -85,49 +85,38 @@ def run_id(arguments: Any) -> str:
     return run_id_of(str(os.getpid() if alone else os.getppid()))
 
 
-def manifest_of(worker: Any, drafter: Drafter, settings: Settings, meter: Meter) -> Manifest:
-    """Return the manifest of a recorded drafter, whose masses are measured by `meter`."""
-    captured, source = _captured(worker)
-    return _manifest(
-        worker,
-        settings,
-        norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
-        **masses_in_manifest(drafter, settings, meter),
-        aux_layers=captured,
-        aux_layers_source=source,
-        notes=_notes(drafter, settings),
-    )
-
-
-def manifest_of_timed(worker: Any, settings: Settings, note: str) -> Manifest:
-    """Return the manifest of a run in which only acceptance and timing are recorded, or timing
-    alone if nothing drafts."""
-    return _manifest(
-        worker,
-        settings,
-        norm_flags={},
-        drafter_layers=0,
-        attention_strategy=Strategy.NONE,
-        notes=(note,) if note else (),
-    )
-
-
-def _notes(drafter: Drafter, settings: Settings) -> tuple[str, ...]:
-    sought = settings.sink_source == SINK_SOUGHT
-    on_gpu = drafter.device.type != "cpu"
-    return (*((SINKS_SOUGHT,) if sought else ()), *((EAGER_ROUNDS,) if on_gpu else ()))
-
-
-def _manifest(
-    worker: Any, settings: Settings, *, notes: tuple[str, ...], **of_drafter: Any
+def manifest_of(
+    worker: Any,
+    settings: Settings,
+    note: str = "",
+    drafter: Drafter | None = None,
+    meter: Meter | None = None,
 ) -> Manifest:
+    """Return the manifest of a run, whose masses are measured by `meter`; without a recorded
+    `drafter`, of acceptance and timing alone, or of timing if nothing drafts."""
     target, arguments = worker.target_worker.model_runner, worker.server_args
     draft, k = worker.draft_runner or target, int(worker.speculative_num_steps)
     method = str(arguments.speculative_algorithm).lower() if k else ""
-    drafter = _model(draft.model_config, draft.model) if k else None
+    model = _model(draft.model_config, draft.model) if k else None
     if k and draft is target:
-        drafter = Model(name=method, architecture="", config_digest="", dtype="")
+        model = Model(name=method, architecture="", config_digest="", dtype="")
+    # A runner may have no backend yet.
+    backend = getattr(draft, "attn_backend", None)
+    without_graphs = str(worker.device) == "cpu" or getattr(arguments, "disable_cuda_graph", False)
+    sampled = getattr(arguments, "speculative_use_rejection_sampling", False)
     ranks = ranks_of(arguments)
+    inside: dict[str, Any] = {"drafter_layers": 0, "attention_strategy": Strategy.NONE}
+    notes = list[str]() if settings.identifiers else [IDENTIFIERS_OFF]
+    notes += map(str, unknown_parsers(*parsers_of(arguments))) if settings.regions else []
+    if drafter is not None and meter is not None:
+        captured, source = _captured(worker)
+        inside = masses_in_manifest(drafter, settings, meter) | {
+            "norm_flags": {flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
+            "aux_layers": captured,
+            "aux_layers_source": source,
+        }
+        notes += [SINKS_SOUGHT] * (settings.sink_source == SINK_SOUGHT)
+        notes += [EAGER_ROUNDS] * (drafter.device.type != "cpu")
     return Manifest(
         run_id=run_id(arguments),
         created_s=time.time(),
@@ -135,56 +124,33 @@ def _manifest(
         engine="sglang",
         engine_version=importlib.metadata.version("sglang").partition("+")[0],
         runner=RUNNER,
-        mode="eager" if _without_graphs(worker) else "full graphs",
+        mode="eager" if without_graphs else "full graphs",
         recording="sampled eager",
         method=method,
         k=k,
         target=_model(target.model_config, target.model),
-        drafter=drafter,
-        attention_backend=_attention_backend(draft, arguments),
+        drafter=model,
+        attention_backend=str(
+            arguments.decode_attention_backend if backend is None else type(backend).__name__
+        ),
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
         verification=verification_of(arguments),
         rank=ranks.rank,
         tensor_parallel=ranks.ranks,
         data_parallel=ranks.replicas,
-        draft_sampling=None if draft is target else _draft_sampling(arguments),
+        draft_sampling=None if draft is target else PROBABILISTIC if sampled else GREEDY,
         **settings_in_manifest(settings),
-        notes=(
-            *(() if settings.identifiers else (IDENTIFIERS_OFF,)),
-            *(map(str, unknown_parsers(*parsers_of(arguments))) if settings.regions else ()),
-            *notes,
-        ),
-        **of_drafter,
+        notes=(*notes, *filter(None, [note])),
+        **{"norm_flags": {}, **inside},
     )
-
-
-def _attention_backend(runner: Any, arguments: Any) -> str:
-    """Return the name of a runner's backend; of one that has none yet, the configured one."""
-    backend = getattr(runner, "attn_backend", None)
-    return str(arguments.decode_attention_backend) if backend is None else type(backend).__name__
-
-
-def _draft_sampling(arguments: Any) -> str:
-    sampled = getattr(arguments, "speculative_use_rejection_sampling", False)
-    return PROBABILISTIC if sampled else GREEDY
 
 
 def verification_of(arguments: Any) -> str:
     """Return the rule by which SGLang verifies drafts; an environment variable replaces the target
     by a given acceptance length (sglang.srt.speculative.spec_utils)."""
-    if float(os.environ.get(_SIMULATES) or -1) > 0:
+    if float(os.environ.get("SGLANG_SIMULATE_ACC_LEN") or -1) > 0:
         return SIMULATED
     return rule_of_sglang({name: getattr(arguments, name, None) for name in SGLANG_RULE})
-
-
-_SIMULATES = "SGLANG_SIMULATE_ACC_LEN"
-
-
-def _without_graphs(worker: Any) -> bool:
-    """Return whether the drafter never runs in CUDA graphs: a CPU has none."""
-    return str(worker.device) == "cpu" or bool(
-        getattr(worker.server_args, "disable_cuda_graph", False)
-    )
 
 
 def _model(config: Any, model: Any) -> Model:

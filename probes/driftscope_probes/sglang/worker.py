@@ -14,7 +14,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ from driftscope_probes.sglang.chain import (
     without_graph,
 )
 from driftscope_probes.sglang.drafter import open_drafter
-from driftscope_probes.sglang.run_manifest import manifest_of, manifest_of_timed, ranks_of, run_id
+from driftscope_probes.sglang.run_manifest import manifest_of, ranks_of, run_id
 from driftscope_probes.sglang.scheduler import (
     WARM_UP,
     SglangSchedules,
@@ -67,19 +67,6 @@ from driftscope_probes.step_record import StepTimer
 
 WITHOUT_FIRST_DEPTH = "first_depth_unknown"
 """Count of chains that were not recorded because their first depth was not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChainParts:
-    """The parts of a worker whose drafter's inside is recorded."""
-
-    recorder: Recorder
-    taps: DrafterTaps
-    sampler: AheadSampler
-    first: FirstDepths
-    layers: tuple[str, ...]
-    """Names of the drafter's attention layers."""
-    writer: TraceWriter
 
 
 class TimedWorker:
@@ -130,9 +117,17 @@ class TimedWorker:
 class RecordedWorker(TimedWorker):
     """Reports a worker's steps, and the chains of those that are sampled."""
 
-    def __init__(self, parts: ChainParts) -> None:
-        super().__init__(parts.recorder)
-        self._parts, self._guard = parts, parts.recorder.guard
+    def __init__(
+        self, recorder: Recorder, first: FirstDepths, layers: tuple[str, ...], writer: TraceWriter
+    ) -> None:
+        """`layers`: names of the drafter's attention layers."""
+        super().__init__(recorder)
+        self._first, self._layers, self._writer = first, layers, writer
+        self._guard, self._selection = recorder.guard, recorder.selection
+        taps: Any = recorder.taps
+        sampler: Any = recorder.sampler
+        self._taps: DrafterTaps = taps
+        self._sampler: AheadSampler = sampler
         self._taking = True
         """Whether the step's chains may be recorded; most steps are not, and ask for nothing."""
 
@@ -140,17 +135,16 @@ class RecordedWorker(TimedWorker):
         """See TimedWorker."""
         if not self._taking:
             return super().draft(run, worker, batch)
-        parts = self._parts
         names = tuple(req.rid for req in batch.reqs)
         call = SglangDraftCall(
             worker=worker,
             batch=batch,
             original=run,
-            layers=parts.layers,
+            layers=self._layers,
             missing=self._guard.run("first_depth", self._without_chain, names) or NOBODY,
             first=lambda: self._guard.run("first_depth", self._pass_first, names),
         )
-        parts.recorder.draft(call)
+        self._recorder.draft(call)
         return call.result
 
     def extend(
@@ -164,7 +158,7 @@ class RecordedWorker(TimedWorker):
         wanted = self._guard.run("extend_started", self._on_extend_started, batch, rows)
         if wanted is None:
             if self._guard.failed:
-                self._guard.run("extend_ended", self._parts.taps.extended)
+                self._guard.run("extend_ended", self._taps.extended)
             return super().extend(run, worker, batch, rows)
         try:
             return super().extend(
@@ -178,12 +172,12 @@ class RecordedWorker(TimedWorker):
         return self._guard.run("schedule", self._on_schedule, batch)
 
     def _on_schedule(self, batch: Any) -> SglangStep:
-        parts, without = self._parts, NOBODY
+        without = NOBODY
         if batch.forward_mode.is_extend():
             for req in batch.reqs:
                 WARM_UP.look(req)
             return step_of(batch, without)
-        self._taking = parts.sampler.ahead()
+        self._taking = self._sampler.ahead()
         if self._taking:
             names = tuple(req.rid for req in batch.reqs)
             without = self._without_chain(names)
@@ -194,40 +188,40 @@ class RecordedWorker(TimedWorker):
     def _count_lost(self, names: tuple[str, ...], without: frozenset[str]) -> None:
         """Count the chains that should have been recorded: SGLang's own requests and those that are
         not selected have none."""
-        parts, lost = self._parts, [n in without and not is_own_name(n) for n in names]
-        chosen = parts.recorder.selection.chosen(names)
+        lost = [n in without and not is_own_name(n) for n in names]
+        chosen = self._selection.chosen(names)
         if chosen is not None:
             lost = [is_lost and bool(mine) for is_lost, mine in zip(lost, chosen, strict=True)]
         if any(lost):
-            parts.writer.count_dropped(WITHOUT_FIRST_DEPTH, sum(lost))
+            self._writer.count_dropped(WITHOUT_FIRST_DEPTH, sum(lost))
 
     def _without_chain(self, names: tuple[str, ...]) -> frozenset[str]:
         """Return the requests of a recorded step of which no chain is written."""
-        return self._parts.first.missing(names) | frozenset(filter(is_own_name, names))
+        return self._first.missing(names) | frozenset(filter(is_own_name, names))
 
     def _on_extend_started(self, batch: Any, rows: Callable[[], ForwardRows]) -> ForwardRows | None:
-        parts, recorded = self._parts, self._parts.sampler.ahead()
-        if not recorded and parts.first.is_empty:
+        recorded = self._sampler.ahead()
+        if not recorded and self._first.is_empty:
             return None
         names = tuple(req.rid for req in batch.reqs)
-        parts.first.drop(names)
-        chosen = parts.recorder.selection.chosen(names)
+        self._first.drop(names)
+        chosen = self._selection.chosen(names)
         if not names or not recorded or (chosen is not None and not chosen.any()):
             return None
         wanted = rows()
-        parts.taps.extending(wanted)
+        self._taps.extending(wanted)
         return wanted
 
     def _on_extend_ended(self, batch: Any) -> None:
-        states = self._parts.taps.extended()
+        states = self._taps.extended()
         if states is not None and not self._guard.failed:
-            self._parts.first.keep(tuple(req.rid for req in batch.reqs), states)
+            self._first.keep(tuple(req.rid for req in batch.reqs), states)
 
     def _pass_first(self, names: tuple[str, ...]) -> None:
-        states = self._parts.first.take(names)
+        states = self._first.take(names)
         if states is None:
             raise LookupError("no request's first depth is known")
-        self._parts.taps.first_depth(states)
+        self._taps.first_depth(states)
 
 
 def rows_after_prefill(batch: Any) -> ForwardRows:
@@ -328,7 +322,7 @@ def _drafter_of(worker: Any) -> tuple[Drafter | None, str]:
 def _timed(worker: Any, settings: Settings, writer: TraceWriter, note: str) -> TimedWorker:
     """Begin a run of acceptance and timing; without a `note` nothing is missing, because nothing
     drafts."""
-    create_run(settings.trace, manifest_of_timed(worker, settings, note), join=True)
+    create_run(settings.trace, manifest_of(worker, settings, note), join=True)
     if note:
         writer.set_gauges(reason=note)
         warn(f"{note}; acceptance and timing are recorded")
@@ -354,7 +348,7 @@ def _recorded(
         later_rank=ranks.rank > 0,
     )
     recorder.taps.attach(worker, "draft_runner")
-    manifest = manifest_of(worker, drafter, settings, recorder.meter)
+    manifest = manifest_of(worker, settings, drafter=drafter, meter=recorder.meter)
     manifest = replace(
         manifest, notes=(*manifest.notes, *notes), device_bytes=recorder.device_bytes
     )
@@ -368,18 +362,8 @@ def _recorded(
     )
     control.watch()
     recorder.control = control
-    taps: Any = recorder.taps
-    sampler: Any = recorder.sampler
-    return RecordedWorker(
-        ChainParts(
-            recorder=recorder,
-            taps=taps,
-            sampler=sampler,
-            first=FirstDepths(2 * drafter.max_requests),
-            layers=tuple(drafter.layers),
-            writer=writer,
-        )
-    )
+    first = FirstDepths(2 * drafter.max_requests)
+    return RecordedWorker(recorder, first, tuple(drafter.layers), writer)
 
 
 VIEW = "_driftscope_view"

@@ -56,7 +56,7 @@ from driftscope_probes.start_guard import (
 )
 from driftscope_probes.step_record import StepTimer
 from driftscope_probes.vllm import support
-from driftscope_probes.vllm.drafter import open_drafter
+from driftscope_probes.vllm.drafter import is_compiled, open_drafter
 from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules, parsers_of
 from driftscope_probes.vllm.support import place_in, run_id_of
 from driftscope_probes.witness import StartWitness, Verdict
@@ -94,45 +94,63 @@ _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual
 
 
 def manifest_of(
-    drafter: Drafter, config: Any, runner: str, settings: Settings, meter: Meter
+    config: Any,
+    runner: str,
+    settings: Settings,
+    drafter: Drafter | None = None,
+    meter: Meter | None = None,
 ) -> Manifest:
-    """Return the manifest of a recorded drafter, whose masses are measured by `meter`; `runner` is
-    "v1" or "v2"."""
-    return _manifest(
-        config,
-        runner,
-        settings,
-        drafter=_model(config, config.speculative_config.draft_model_config),
-        norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
-        attention_backend=drafter.backend,
-        **masses_in_manifest(drafter, settings, meter),
-        query_kind=drafter.kind.query_kind,
-        notes=(
-            *drafter.notes,
-            *((SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.layers else ()),
-        ),
-    )
+    """Return the manifest of a run, whose masses are measured by `meter`; without a recorded
+    `drafter`, of acceptance and timing alone, or of timing if nothing drafts. `runner` is "v1" or
+    "v2"."""
+    import vllm
 
-
-def manifest_without_chains(runner: str, settings: Settings, config: Any) -> Manifest:
-    """Return the manifest of a run in which only acceptance and timing are recorded, or timing
-    alone if nothing drafts."""
-    speculation = config.speculative_config
-    if speculation is None:
-        drafter = None
-    elif _has_own_model(speculation, config.model_config):
-        drafter = _model(config, speculation.draft_model_config)
-    else:
-        drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
-    return _manifest(
-        config,
-        runner,
-        settings,
-        drafter=drafter,
-        norm_flags={},
-        drafter_layers=0,
-        attention_backend="",
-        attention_strategy=Strategy.NONE,
+    speculation, parallel = config.speculative_config, config.parallel_config
+    inside: dict[str, Any] = {"drafter_layers": 0, "attention_strategy": Strategy.NONE}
+    notes = list[str]() if settings.identifiers else [IDENTIFIERS_OFF]
+    role = getattr(getattr(config, "kv_transfer_config", None), "kv_role", None)
+    notes += [_HALVES[role]] if role in _HALVES else []
+    notes += map(str, unknown_parsers(*parsers_of(config))) if settings.regions else []
+    if drafter is not None and meter is not None:
+        inside = masses_in_manifest(drafter, settings, meter) | {
+            "norm_flags": {flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
+            "query_kind": drafter.kind.query_kind,
+        }
+        notes += drafter.notes
+        notes += [SINKS_SOUGHT] * bool(settings.sink_source == SINK_SOUGHT and drafter.layers)
+    drafts = None
+    if speculation is not None:
+        if drafter is not None or _has_own_model(speculation, config.model_config):
+            drafts = _model(config, speculation.draft_model_config)
+        else:
+            drafts = Model(name=speculation.method, architecture="", config_digest="", dtype="")
+    # Only the V1 runner of a build without Triton verifies at wrong temperatures.
+    if wrong := speculation is not None and runner == "v1" and loses_temperature():
+        warn(WRONG_TOKENS)
+    return Manifest(
+        run_id=run_id_of(config),
+        created_s=time.time(),
+        driftscope_version=__version__,
+        engine="vllm",
+        engine_version=str(vllm.__version__).partition("+")[0],
+        runner=runner,
+        mode="compiled" if is_compiled(config) else "eager",
+        recording="sampled eager" if settings.recording == EAGER else settings.recording,
+        method="" if speculation is None else speculation.method,
+        k=0 if speculation is None else speculation.num_speculative_tokens,
+        target=_model(config, config.model_config),
+        drafter=drafts,
+        attention_backend="" if drafter is None else drafter.backend,
+        kv_cache_dtype=str(config.cache_config.cache_dtype),
+        rank=place_in(config).rank,
+        tensor_parallel=getattr(parallel, "tensor_parallel_size", 1),
+        data_parallel=getattr(parallel, "data_parallel_size", 1),
+        pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
+        **settings_in_manifest(settings),
+        verification=None if speculation is None else verification_of(speculation),
+        samples_wrongly=wrong,
+        notes=tuple(notes),
+        **{"norm_flags": {}, **inside},
     )
 
 
@@ -145,54 +163,13 @@ def _has_own_model(speculation: Any, target: Any) -> bool:
     return bool(speculation.method == "mtp" or getattr(draft, "model", None) != target.model)
 
 
-def _manifest(
-    config: Any, runner: str, settings: Settings, *, notes: tuple[str, ...] = (), **of_drafter: Any
-) -> Manifest:
-    import vllm
-
-    speculation, parallel = config.speculative_config, config.parallel_config
-    return Manifest(
-        run_id=run_id_of(config),
-        created_s=time.time(),
-        driftscope_version=__version__,
-        engine="vllm",
-        engine_version=str(vllm.__version__).partition("+")[0],
-        runner=runner,
-        mode=_mode(config),
-        recording="sampled eager" if settings.recording == EAGER else settings.recording,
-        method="" if speculation is None else speculation.method,
-        k=0 if speculation is None else speculation.num_speculative_tokens,
-        target=_model(config, config.model_config),
-        kv_cache_dtype=str(config.cache_config.cache_dtype),
-        rank=place_in(config).rank,
-        tensor_parallel=getattr(parallel, "tensor_parallel_size", 1),
-        data_parallel=getattr(parallel, "data_parallel_size", 1),
-        pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
-        **settings_in_manifest(settings),
-        verification=None if speculation is None else verification_of(speculation),
-        samples_wrongly=speculation is not None and _samples_wrongly(runner),
-        notes=(
-            *(() if settings.identifiers else (IDENTIFIERS_OFF,)),
-            *_split(config),
-            *(map(str, unknown_parsers(*parsers_of(config))) if settings.regions else ()),
-            *notes,
-        ),
-        **of_drafter,
-    )
-
-
-def _split(config: Any) -> tuple[str, ...]:
-    """Return a note about an engine that does one half of its requests only."""
-    role = getattr(getattr(config, "kv_transfer_config", None), "kv_role", None)
-    return (_HALVES[role],) if role in _HALVES else ()
-
-
 _HALVES = {
     "kv_producer": "this engine computes prompts, and another one decodes: the same request ids, "
     "up to the last dash, are in the run of that one",
     "kv_consumer": "another engine computes the prompts of this one: the same request ids, up to "
     "the last dash, are in the run of that one, with the time to the first token",
 }
+"""Notes about an engine that does one half of its requests only."""
 _RULES = {"standard": EXACT, "block": BLOCK, "synthetic": SIMULATED}
 
 
@@ -203,34 +180,16 @@ def verification_of(speculation: Any) -> str:
     return _RULES.get(rule, rule)
 
 
-def _samples_wrongly(runner: str) -> bool:
-    """Return whether vLLM's V1 runner verifies at wrong temperatures, and log it."""
-    wrong = runner == "v1" and loses_temperature()
-    if wrong:
-        warn(WRONG_TOKENS)
-    return wrong
-
-
-def _mode(config: Any) -> str:
-    compilation = config.compilation_config
-    if config.model_config.enforce_eager or int(getattr(compilation, "mode", 0) or 0) == 0:
-        return "eager"
-    return "compiled"
-
-
 def _model(config: Any, model_config: Any) -> Model:
     hf_config = model_config.hf_config
     architecture = ",".join(getattr(hf_config, "architectures", None) or ())
     name, dtype = str(model_config.model), model_config.dtype
+    digest = None
+    # Random weights come from no file.
+    if getattr(getattr(config, "load_config", None), "load_format", None) != "dummy":
+        digest = weights_digest(name, getattr(model_config, "revision", None))
     model = model_in_manifest(name, architecture, dtype, hf_config)
-    return replace(model, weights_digest=_weights_digest(config, model_config))
-
-
-def _weights_digest(config: Any, model_config: Any) -> str | None:
-    """Return the digest; None for random weights, which come from no file."""
-    if getattr(getattr(config, "load_config", None), "load_format", None) == "dummy":
-        return None
-    return weights_digest(str(model_config.model), getattr(model_config, "revision", None))
+    return replace(model, weights_digest=digest)
 
 
 def _flag(model: Any, flag: str) -> bool:
@@ -327,7 +286,7 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
             schedules=VllmSchedules(loaded.cache),
             later_rank=place.rank > 0,
         )
-        manifest = manifest_of(drafter, config, loaded.runner, settings, recorder.meter)
+        manifest = manifest_of(config, loaded.runner, settings, drafter, recorder.meter)
         manifest = replace(
             manifest,
             notes=(*manifest.notes, *notes),
@@ -363,11 +322,11 @@ class LoadedModels:
     """Generation of the runner, "v1" or "v2"."""
     config: Any
     """The engine's VllmConfig."""
-    captured: Callable[[], CapturedLayers]
+    captured: Callable[[], CapturedLayers] = CapturedLayers
     """Returns the layers that the target captures."""
-    timed: bool
+    timed: bool = True
     """Whether the drafter is of a kind of which only acceptance and timing are recorded."""
-    hook: Callable[[Any], None]
+    hook: Callable[[Any], None] = lambda _: None
     """Hooks `propose` of a drafter whose class is not hooked."""
     draft_sampling: str | None = None
 
@@ -391,23 +350,6 @@ def begin_recording(proposer: Any, models: LoadedModels) -> None:
             _begin_run(proposer, models)
     if guard.fault is not None:
         _undo(proposer, models, guard.fault)
-
-
-def begin_without_drafter(runner: Any, version: str, config: Any) -> None:
-    """Begin the run of an engine that does not speculate: its requests and the times of its steps.
-
-    `version` is "v1" or "v2". Raises an exception only with DRIFTSCOPE_STRICT=1.
-    """
-    begin_recording(
-        runner,
-        LoadedModels(
-            runner=version,
-            config=config,
-            captured=CapturedLayers,
-            timed=True,
-            hook=lambda _: None,
-        ),
-    )
 
 
 def _begin_run(proposer: Any, models: LoadedModels) -> None:
@@ -491,7 +433,7 @@ def _begin_timed(proposer: Any, models: LoadedModels, settings: Settings) -> Non
         fault = _unknown(proposer, models)
     check_unused(settings.trace, run_id_of(config))
     writer = _writer_of(proposer, settings, config)
-    manifest = manifest_without_chains(models.runner, settings, config)
+    manifest = manifest_of(config, models.runner, settings)
     if fault is not None:
         lost = f"{INTERNALS}: {fault.reason}"
         manifest = replace(manifest, notes=(*manifest.notes, lost))
@@ -551,13 +493,12 @@ def watch_weights(runner: Any) -> None:
     `load_weights` is the seam that every way of updating meets: vLLM's own and those of trainers
     that reach into its workers. Weights in the kernels' layout meet `reload_weights` alone.
     """
-    holders = (getattr(runner, name, None) for name in ("drafter", "speculator"))
-    proposer = next((holder for holder in holders if holder is not None), None)
-    writer: TraceWriter | None = getattr(runner if proposer is None else proposer, _WRITER, None)
+    proposer = proposer_of(runner)
+    writer: TraceWriter | None = getattr(proposer, _WRITER, None)
     if writer is None:
         return
-    target, drafter = runner.get_model(), getattr(proposer, "model", None)
-    note_loads(writer, target, TARGET)
+    drafter = None if proposer is runner else getattr(proposer, "model", None)
+    note_loads(writer, runner.get_model(), TARGET)
     note_loads(writer, runner, TARGET, "reload_weights")
     note_loads(writer, drafter, DRAFTER)
 
@@ -565,13 +506,15 @@ def watch_weights(runner: Any) -> None:
 @contextlib.contextmanager
 def unrecorded(runner: Any) -> Iterator[None]:
     """Let a runner make steps of which nothing is recorded."""
-    holders = (getattr(runner, name, None) for name in ("drafter", "speculator"))
-    found = [h for h in (*holders, runner) if RECORDER in getattr(h, "__dict__", ())]
-    with contextlib.ExitStack() as undo:
-        for holder in found:
-            undo.callback(setattr, holder, RECORDER, getattr(holder, RECORDER))
-            delattr(holder, RECORDER)
+    holder = proposer_of(runner)
+    if (recorder := recorder_of(holder)) is None:
         yield
+        return
+    delattr(holder, RECORDER)
+    try:
+        yield
+    finally:
+        setattr(holder, RECORDER, recorder)
 
 
 def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
@@ -579,12 +522,11 @@ def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
     return getattr(proposer, RECORDER, None)
 
 
-def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:
-    """Return the recorder of a runner, or of its proposer, which V1 and V2 keep under different
-    names."""
-    proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
-    recorders = (recorder_of(holder) for holder in (*proposers, runner))
-    return next((recorder for recorder in recorders if recorder is not None), None)
+def proposer_of(runner: Any) -> Any:
+    """Return a runner's proposer, which V1 and V2 keep under different names; without a drafter the
+    runner itself, which then stands in for it."""
+    holders = (getattr(runner, name, None) for name in ("drafter", "speculator"))
+    return next((holder for holder in holders if holder is not None), runner)
 
 
 def _check_recording(settings: Settings, loaded: LoadedProposer, config: Any) -> None:

@@ -459,8 +459,7 @@ def drafter_of(
 ) -> Drafter:
     """Return the properties of vLLM's drafter module, with the `attention` modules by name and the
     engine's VllmConfig."""
-    speculation, compilation = config.speculative_config, config.compilation_config
-    compiled = not config.model_config.enforce_eager and int(compilation.mode or 0) > 0
+    speculation, compiled = config.speculative_config, is_compiled(config)
     greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
     backend = next((backend_of(layer) for layer in attention.values()), "")
     inner, states = getattr(model, "model", None), 0
@@ -486,6 +485,12 @@ def drafter_of(
         forward_mode=functools.partial(forward_mode, compiled),
         offer_lse=lambda: backend == "FLASH_ATTN" and offer_lse(),
     )
+
+
+def is_compiled(config: Any) -> bool:
+    """Return whether an engine with this VllmConfig compiles models."""
+    mode = getattr(config.compilation_config, "mode", 0) or 0
+    return not config.model_config.enforce_eager and int(mode) > 0
 
 
 def _share_cache(attention: Mapping[str, Any], config: Any) -> bool:

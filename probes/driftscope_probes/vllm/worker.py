@@ -12,8 +12,10 @@ from typing import Any
 from driftscope_probes.start_guard import StartGuard
 from driftscope_probes.vllm import runner_v1, runner_v2
 from driftscope_probes.vllm.attach import (
-    begin_without_drafter,
-    recorder_of_runner,
+    LoadedModels,
+    begin_recording,
+    proposer_of,
+    recorder_of,
     unrecorded,
     watch_weights,
 )
@@ -49,7 +51,7 @@ def _shutdown(original: Any) -> Callable[..., Any]:
 
     def shutdown(worker: Any, *args: Any, **kwargs: Any) -> Any:
         with contextlib.suppress(Exception):  # the border: a worker ends as it would without
-            if (recorder := recorder_of_runner(worker.model_runner)) is not None:
+            if (recorder := recorder_of(proposer_of(worker.model_runner))) is not None:
                 recorder.close()
         return original(worker, *args, **kwargs)
 
@@ -64,4 +66,4 @@ def _begin(worker: Any) -> None:
         runner_v1.models_loaded(runner)
     elif config.speculative_config is None and is_last_stage(config):
         version = "v2" if getattr(worker, "use_v2_model_runner", False) else "v1"
-        begin_without_drafter(runner, version, config)
+        begin_recording(runner, LoadedModels(runner=version, config=config))

@@ -187,7 +187,7 @@ MAY_WAIT = {
     },
     "at start-up": {
         "vllm/drafter": "LatentKeys.__init__ PagedKeys.__init__ VllmAttentionLayer.kind "
-        "VllmAttentionLayer.query_size _numbers_apart drafter_of open_drafter",
+        "VllmAttentionLayer.query_size _numbers_apart drafter_of is_compiled open_drafter",
     },
     "for a job on a CPU, JOIN_S at most": {
         "cpu_kernels": "SideThread.join",

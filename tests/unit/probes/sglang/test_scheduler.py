@@ -37,7 +37,6 @@ from driftscope_probes.sglang.scheduler import (
 )
 from driftscope_probes.sglang.worker import (
     PROBE,
-    ChainParts,
     RecordedWorker,
     TimedWorker,
     rows_after_prefill,
@@ -300,15 +299,9 @@ def test_a_step_that_is_not_recorded_asks_for_nothing() -> None:
     sink: Any = Sink()
     sink.guard = Guard(errors)  # type: ignore[arg-type]
     unused: Any = None
-    parts = ChainParts(
-        recorder=sink,
-        taps=unused,
-        sampler=sampler,
-        first=FirstDepths(8),
-        layers=(),
-        writer=unused,
-    )
-    probe, worker = RecordedWorker(parts), SimpleNamespace(speculative_num_steps=4)
+    sink.sampler, sink.taps, sink.selection = sampler, unused, unused
+    probe = RecordedWorker(sink, FirstDepths(8), (), unused)
+    worker = SimpleNamespace(speculative_num_steps=4)
     mode = SimpleNamespace(is_extend=lambda: False)
     served = SimpleNamespace(reqs=[Unasked(), Unasked()], forward_mode=mode)
     verify = SimpleNamespace(draft_token=torch.arange(10))

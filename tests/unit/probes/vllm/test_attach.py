@@ -35,8 +35,8 @@ from driftscope_probes.vllm.attach import (
     LoadedProposer,
     attach_recorder,
     begin_recording,
+    proposer_of,
     recorder_of,
-    recorder_of_runner,
 )
 from driftscope_probes.vllm.drafter import VllmAttentionLayer
 from driftscope_probes.vllm.plugin import HOOKS
@@ -572,7 +572,7 @@ def test_steps_of_vllms_warm_up_meet_no_recorder(fails: bool) -> None:
             """Nothing is loaded."""
 
         def compile_or_warm_up_model(self) -> str:
-            seen.append(recorder_of_runner(self.model_runner))
+            seen.append(recorder_of(proposer_of(self.model_runner)))
             if fails:
                 raise RuntimeError("out of memory")
             return "warm"
@@ -586,7 +586,7 @@ def test_steps_of_vllms_warm_up_meet_no_recorder(fails: bool) -> None:
     worker = Worker()
     with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
         assert worker.compile_or_warm_up_model() == "warm"
-    assert seen == [None] and recorder_of_runner(worker.model_runner) is recorder
+    assert seen == [None] and recorder_of(proposer_of(worker.model_runner)) is recorder
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -203,7 +203,7 @@ def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter],
     )
     assert isinstance(settings, Settings)
     meter: Any = SimpleNamespace(strategy="lse", sorts_by_distance=True)
-    found = manifest_of(drafter, _vllm_config(), "v2", settings, meter)
+    found = manifest_of(_vllm_config(), "v2", settings, drafter, meter)
     assert (found.engine, found.runner) == ("vllm", "v2")
     assert (found.mode, found.method) == ("eager", "eagle3")
     assert (found.k, found.every, found.sink_tokens, found.sink_source) == (5, 4, 2, "given")
@@ -220,7 +220,7 @@ def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter],
     assert (found.attention_strategy, found.distance_every) == ("lse", DEFAULT_DISTANCE_EVERY)
     assert found.distance_edges == edges_of(drafter.k)
     meter.sorts_by_distance = False
-    found = manifest_of(drafter, _vllm_config(), "v2", settings, meter)
+    found = manifest_of(_vllm_config(), "v2", settings, drafter, meter)
     assert (found.distance_every, found.distance_edges) == (0, ())
 
 
