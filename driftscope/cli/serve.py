@@ -74,7 +74,7 @@ def serve(
     """
     from driftscope.errors import UsageError
     from driftscope.trace.control import ControlValueError
-    from driftscope_probes.server.start import Recording, replace_with_sglang, replace_with_vllm
+    from driftscope_probes.server.start import Recording, replace_process
 
     if any("," in text for text in label or ()):
         raise UsageError(
@@ -102,13 +102,11 @@ def serve(
     if model not in LAB_TARGETS and not Path(model).exists():
         for near in get_close_matches(model, LAB_TARGETS):
             raise UsageError(f"{model}: no such folder; did you mean {near}?")
-    if engine == "sglang":
-        if model in LAB_TARGETS:
-            raise UsageError(f"--engine sglang: {' and '.join(LAB_TARGETS)} are for vLLM only")
-        replace_with_sglang(model, options, recording, speculation=not no_speculation)
     if model in LAB_TARGETS:
+        if engine == "sglang":
+            raise UsageError(f"--engine sglang: {' and '.join(LAB_TARGETS)} are for vLLM only")
         model, options = _lab_model(model, options, speculation=not no_speculation)
-    replace_with_vllm(model, options, recording, speculation=not no_speculation)
+    replace_process(engine, model, options, recording, speculation=not no_speculation)
 
 
 def _lab_model(name: str, options: list[str], *, speculation: bool) -> tuple[str, list[str]]:

@@ -87,31 +87,24 @@ def switch_on(recording: Recording) -> bool:
         say(f"the probe is off ({DISABLE} is set): nothing is recorded")
         return False
     fix_run_directory(settings)
-    _announce(Path(os.environ["DRIFTSCOPE_TRACE"]))
-    return True
-
-
-def _announce(run: Path) -> None:
+    run = Path(os.environ["DRIFTSCOPE_TRACE"])
     if (run / MANIFEST).exists():
         raise ProbeError(f"{run}: already holds a run; give --trace a new directory")
     if is_strict(os.environ):
-        _make(run)
+        # Whether the directory can be written shows before the engine's start, and a start that
+        # fails leaves a directory that says so.
+        try:
+            make_private_directory(run)
+            check_writable(run)
+        except OSError as error:
+            raise TraceError(
+                f"{run}: cannot write a trace there ({error.strerror or error}); give --trace a "
+                "writable directory"
+            ) from error
     say(f"will record to {run} once its models are loaded")
     say(f"while it serves, run: driftscope probe status {run}")
     say(f"end it with Ctrl-C, then run: driftscope analyze {run}")
-
-
-def _make(run: Path) -> None:
-    """Create the run directory now: whether it can be written shows before vLLM's start, and a
-    start that fails leaves a directory that says so."""
-    try:
-        make_private_directory(run)
-        check_writable(run)
-    except OSError as error:
-        raise TraceError(
-            f"{run}: cannot write a trace there ({error.strerror or error}); give --trace a "
-            "writable directory"
-        ) from error
+    return True
 
 
 def say(words: str) -> None:
@@ -137,26 +130,6 @@ MAX_CHARS = 40
 _SPECULATIVE = "--speculative-config"
 _SHORT = "-sc"
 _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
-
-
-def _named(recording: Recording, drafter: str) -> Recording:
-    """Return `recording` with the drafter's name in place of FIELD."""
-    return replace(recording, trace=Path(str(recording.trace).replace(FIELD, drafter)))
-
-
-def _check_drafter(
-    engine_options: Sequence[str], *names: str, speculation: bool, example: str
-) -> None:
-    """Raise UsageError if the engine's options name a drafter and none is wanted, or the other way
-    round; `names` begin the options that name one."""
-    option = names[0]
-    if not speculation and given(engine_options, *names):
-        raise UsageError(f"--no-speculation and {option} exclude each other: leave one out")
-    if speculation and not given(engine_options, *names, "--config"):
-        raise UsageError(
-            f"no {option}: name the drafter, or give --no-speculation to record the server without "
-            f"one, for comparison; example: {example}"
-        )
 
 
 def drafter_name(options: Sequence[str]) -> str:
@@ -197,17 +170,13 @@ def _speculation(options: Sequence[str]) -> Iterator[tuple[str, object]]:
         if field:
             yield field, value
             continue
-        yield from _fields(value)
-
-
-def _fields(text: str) -> Iterator[tuple[str, object]]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{_SPECULATIVE} {text}: is not JSON ({error}); {_QUOTES}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{_SPECULATIVE} {text}: is no JSON object; {_QUOTES}")
-    yield from content.items()
+        try:
+            content = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{_SPECULATIVE} {value}: is not JSON ({error}); {_QUOTES}") from error
+        if not isinstance(content, dict):
+            raise UsageError(f"{_SPECULATIVE} {value}: is no JSON object; {_QUOTES}")
+        yield from content.items()
 
 
 _QUOTES = (
@@ -224,33 +193,77 @@ of 0 kills its processes at once, and the last rows are lost."""
 LABEL_HEADER = "driftscope_probes.server.label_header.LabelHeader"
 
 
-def replace_with_vllm(
+ALGORITHM = "--speculative-algorithm"
+DRAFTER = "--speculative-draft-model-path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Server:
+    """An engine's server."""
+
+    name: str
+    named_by: tuple[str, ...]
+    """Beginnings of the options that name a drafter."""
+    example: str
+    """Options that name one."""
+
+
+_SERVERS = {
+    "vllm": _Server(
+        name="vLLM",
+        named_by=(_SPECULATIVE, _SHORT, "--spec-"),
+        example='--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
+        '"num_speculative_tokens": 4}\'',
+    ),
+    "sglang": _Server(
+        name="SGLang",
+        named_by=(ALGORITHM,),
+        example=f"{ALGORITHM} EAGLE3 {DRAFTER} DRAFTER --speculative-num-steps 4 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5",
+    ),
+}
+
+
+def replace_process(
+    engine: str,
     model: str,
     options: Sequence[str],
     recording: Recording,
     *,
     speculation: bool = True,
 ) -> NoReturn:
-    """Replace this process by vLLM's server for `model`.
+    """Replace this process by the server of `engine`, "vllm" or "sglang", for `model`.
 
     Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises UsageError if `options` name no drafter
-    although there is `speculation`, or one although there is none, ProbeError if vLLM is not
+    although there is `speculation`, or one although there is none, ProbeError if the engine is not
     installed or if the run directory already holds a run, and TraceError if that cannot be written.
     """
-    if importlib.util.find_spec("vllm") is None:
+    server = _SERVERS[engine]
+    if importlib.util.find_spec(engine) is None:
         raise ProbeError(
-            "vLLM is not installed here: install driftscope into the environment of your vLLM"
+            f"{server.name} is not installed here: install driftscope into the environment of your "
+            f"{server.name}"
         )
-    _check_drafter(
-        options,
-        *(_SPECULATIVE, _SHORT, "--spec-"),
-        speculation=speculation,
-        example='--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
-        '"num_speculative_tokens": 4}\'',
-    )
-    if switch_on(_named(recording, drafter_name(options) if speculation else NO_SPECULATION)):
-        options = [*options, "--middleware", LABEL_HEADER]
-    command = vllm_command(model, options)
+    option = server.named_by[0]
+    if not speculation and given(options, *server.named_by):
+        raise UsageError(f"--no-speculation and {option} exclude each other: leave one out")
+    if speculation and not given(options, *server.named_by, "--config"):
+        raise UsageError(
+            f"no {option}: name the drafter, or give --no-speculation to record the server without "
+            f"one, for comparison; example: {server.example}"
+        )
+    name = NO_SPECULATION
+    if speculation and engine == "vllm":
+        name = drafter_name(options)
+    elif speculation:
+        named = dict(option_values(options))
+        name = file_name(named.get(DRAFTER) or named.get(ALGORITHM, "").lower())
+    trace = Path(str(recording.trace).replace(FIELD, name))
+    on = switch_on(replace(recording, trace=trace))
+    if engine == "vllm":
+        command = vllm_command(model, [*options, "--middleware", LABEL_HEADER] if on else options)
+    else:
+        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model, *options]
     os.execv(command[0], command)  # noqa: S606 the Python of this environment, no shell
 
 
@@ -267,42 +280,3 @@ def vllm_command(model: str, options: Sequence[str]) -> list[str]:
         server = ["-m", "vllm.entrypoints.cli.main", "serve", model]
     drain = [] if given(options, "--shutdown-timeout") else ["--shutdown-timeout", DRAIN_S]
     return [sys.executable, *server, *options, *drain]
-
-
-ALGORITHM = "--speculative-algorithm"
-DRAFTER = "--speculative-draft-model-path"
-
-
-def replace_with_sglang(
-    model: str, options: Sequence[str], recording: Recording, *, speculation: bool = True
-) -> NoReturn:
-    """Replace this process by SGLang's server for `model`.
-
-    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises as `replace_with_vllm` does.
-    """
-    if importlib.util.find_spec("sglang") is None:
-        raise ProbeError(
-            "SGLang is not installed here: install driftscope-probe into the environment of your "
-            "SGLang"
-        )
-    _check_drafter(
-        options,
-        ALGORITHM,
-        speculation=speculation,
-        example=f"{ALGORITHM} EAGLE3 {DRAFTER} DRAFTER --speculative-num-steps 4 "
-        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5",
-    )
-    switch_on(_named(recording, file_name(_drafter(options)) if speculation else NO_SPECULATION))
-    command = sglang_command(model, options)
-    os.execv(command[0], command)  # noqa: S606 the Python of this environment, no shell
-
-
-def sglang_command(model: str, options: Sequence[str]) -> list[str]:
-    """Return the command that starts SGLang's server with `options`."""
-    return [sys.executable, "-m", "sglang.launch_server", "--model-path", model, *options]
-
-
-def _drafter(options: Sequence[str]) -> str:
-    """Return the drafter's name or path, or else the algorithm; "" if a file has both."""
-    named = dict(option_values(options))
-    return named.get(DRAFTER) or named.get(ALGORITHM, "").lower()

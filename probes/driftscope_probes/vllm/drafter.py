@@ -462,7 +462,8 @@ def drafter_of(
     speculation, compiled = config.speculative_config, is_compiled(config)
     greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
     backend = next((backend_of(layer) for layer in attention.values()), "")
-    inner, states = getattr(model, "model", None), 0
+    inner: Any = getattr(model, "model", None)
+    states = 0
     # A block drafter's captured states have the target's rows and not those of its queries.
     if not kind.block and getattr(inner, "use_aux_hidden_state", False):
         # vLLM's Qwen3-style drafter uses another name for it.
