@@ -56,9 +56,10 @@ class AttentionKind:
 
 
 class KeyReader(Protocol):
-    """Reads the keys of a layer from its cache."""
+    """Reads the keys of a layer from its cache; a reader inherits what it has in common with
+    others."""
 
-    paged: bool
+    paged: bool = False
     """Whether `pages` can be used; otherwise only `score` can."""
 
     def score(
@@ -74,9 +75,11 @@ class KeyReader(Protocol):
 
     def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
         """Return a view of the keys, [blocks, block_size, kv_heads, head_size]."""
+        raise NotImplementedError
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """Return the queries [B, K, heads * head_size], transformed to match these keys."""
+        return queries
 
 
 @runtime_checkable
@@ -153,8 +156,6 @@ class Kind:
     """The engine's names of the speculation methods."""
     parallel: bool = False
     """Whether this is the method's `parallel_drafting` variant."""
-    modules: bool = False
-    """Whether each depth has its own module, on a runner that supports this."""
     attention: bool = True
     """Whether the drafter has attention layers, whose masses are recorded."""
     model: bool = True
@@ -182,7 +183,7 @@ class Kind:
     @property
     def chained(self) -> bool:
         """Whether later depths have one row per request, fed with the previous depth's output."""
-        return self.fed and not (self.block or self.heads or self.modules)
+        return self.fed and not (self.block or self.heads)
 
     @property
     def query_kind(self) -> str:

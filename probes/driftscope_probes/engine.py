@@ -99,28 +99,6 @@ make_draft_call: Callable[[type[_Call], tuple[Any, ...]], _Call] = tuple.__new__
 """Builds an instance from its fields without running any Python function."""
 
 
-class StepSink(Protocol):
-    """Receives an engine's steps: a recorder, or a timer if the drafter cannot be inspected.
-
-    The calls come from the serving thread, in this order; none of them raises.
-    """
-
-    def step_started(self, scheduled: Any = None) -> None:
-        """Start a step; a `ScheduleReader` reads what the engine has `scheduled`."""
-
-    def draft(self, call: DraftCall) -> Any:
-        """Run the drafter through `call`, recorded or not; return the drafted tokens [B, K]."""
-
-    def add_draft_time(self, seconds: float) -> None:
-        """Count time that the drafter ran outside of `draft` in the step in progress."""
-
-    def step_ended(self, requests: int) -> None:
-        """Finish a step of that many requests."""
-
-    def close(self) -> None:
-        """Seal the trace."""
-
-
 NOBODY: frozenset[str] = frozenset()
 NO_LENGTHS: Mapping[str, int] = MappingProxyType({})
 

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,6 +183,9 @@ class RequestRegions:
         )
 
 
+Found = TypeVar("Found")
+
+
 class RequestTracker(ABC):
     """Builds the rows of steps, and of requests that ended, on the writer's thread."""
 
@@ -224,9 +227,24 @@ class RequestTracker(ABC):
         """Forget a request; return the times of its first and last token, None without one."""
 
     def _ended(self, ended: EndedRequest) -> RequestRow:
-        row = self._with_regions(ended)
+        row, request = ended.row, ended.request
+        regions = None
+        if self._regions is not None:
+            regions = self._tried("regions", self._regions.of, request, row.structured)
+        if regions is not None:
+            row = replace(
+                row,
+                region_starts=regions.starts,
+                region_codes=regions.codes,
+                region_languages=regions.languages,
+                region_boundaries=regions.boundaries,
+                region_copies=regions.copies,
+            )
         times, tokens = self._forget(row.request), row.output_tokens
-        digest, conversation = self._digests_of(ended.request)
+        digests = None
+        if self._digests is not None:
+            digests = self._tried("digest", self._digests.of, request)
+        digest, conversation = digests or (None, None)
         return replace(
             row,
             prompt_digest=digest,
@@ -235,33 +253,10 @@ class RequestTracker(ABC):
             tpot_s=None if times is None or tokens < 2 else (times[1] - times[0]) / (tokens - 1),
         )
 
-    def _digests_of(self, request: Any) -> tuple[str | None, str | None]:
-        """Return the digests of prompt and conversation; an error costs them, not the row."""
-        if self._digests is None:
-            return None, None
+    def _tried(self, what: str, find: Callable[..., Found], *args: Any) -> Found | None:
+        """Return what `find` returns; an error costs that, and not the row."""
         try:
-            return self._digests.of(request)
+            return find(*args)
         except Exception as error:
-            self._count_error("digest", error)
-            return None, None
-
-    def _with_regions(self, ended: EndedRequest) -> RequestRow:
-        """Return the row with the answer's regions; an error costs them, not the row."""
-        row = ended.row
-        if self._regions is None:
-            return row
-        try:
-            regions = self._regions.of(ended.request, row.structured)
-        except Exception as error:
-            self._count_error("regions", error)
-            return row
-        if regions is None:
-            return row
-        return replace(
-            row,
-            region_starts=regions.starts,
-            region_codes=regions.codes,
-            region_languages=regions.languages,
-            region_boundaries=regions.boundaries,
-            region_copies=regions.copies,
-        )
+            self._count_error(what, error)
+            return None

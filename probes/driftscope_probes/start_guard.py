@@ -197,9 +197,12 @@ class HookPoint(NamedTuple):
 def hook_points(
     module: str, ours: str, *rows: tuple[str, str, str], optional: bool = False
 ) -> tuple[HookPoint, ...]:
-    """Return the hooks of an engine's module from rows of name, function of our module, purpose."""
+    """Return the hooks of an engine's module from rows of name, function of our module, purpose;
+    "" as the function for what is only read."""
     return tuple(
-        HookPoint(module, name, purpose, f"{ours}.{around}" if around else "", optional)
+        HookPoint(
+            module, name, purpose, f"{ours}.{around}" if around else "", optional or not around
+        )
         for name, around, purpose in rows
     )
 

@@ -74,7 +74,7 @@ class SglangAttentionLayer:
         return lambda: delattr(module, "forward")
 
 
-class PoolKeys:
+class PoolKeys(KeyReader):
     """Keys of SGLang's pool: a row for each slot, in every backend with plain attention."""
 
     paged = True
@@ -90,10 +90,6 @@ class PoolKeys:
         wanted = block_table[:, :length].long().clamp(0, len(kv_cache) - 1)
         keys = kv_cache[:, :, 0][wanted]  # [B, slots, kv_heads, head_size]
         return (queries @ keys.permute(0, 2, 3, 1).float())[:, None]
-
-    def queries(self, queries: torch.Tensor) -> torch.Tensor:
-        """See KeyReader."""
-        return queries
 
 
 TREE = (

@@ -26,7 +26,7 @@ from driftscope.trace.writer_files import check_unused, create_run, rewrite_mani
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.drafter import Drafter
-from driftscope_probes.engine import NOBODY, StepSink
+from driftscope_probes.engine import NOBODY
 from driftscope_probes.process_writer import note_loads, open_writer, role_of
 from driftscope_probes.recorder import (
     Recorder,
@@ -79,7 +79,7 @@ class TimedWorker:
     =====================  ====================================================================
     """
 
-    def __init__(self, recorder: StepSink) -> None:
+    def __init__(self, recorder: Recorder | StepTimer) -> None:
         self._recorder = recorder
 
     def step(self, run: Callable[[], Any], batch: Any) -> Any:

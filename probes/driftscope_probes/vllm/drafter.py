@@ -49,7 +49,7 @@ class ValueReader(KeyReader, Protocol):
         """See WitnessedLayer."""
 
 
-class PagedKeys:
+class PagedKeys(ValueReader):
     """Keys of vLLM's GPU backends: FLASH_ATTN, TRITON_ATTN, FLASHINFER.
 
     Cache since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first. Before:
@@ -76,10 +76,6 @@ class PagedKeys:
         slots = pages[wanted].flatten(1, 2)  # [B, N, kv_heads, head_size]
         return (queries @ slots.permute(0, 2, 3, 1).float())[:, None]
 
-    def queries(self, queries: torch.Tensor) -> torch.Tensor:
-        """See KeyReader."""
-        return queries
-
     def weigh(
         self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
     ) -> torch.Tensor:
@@ -91,15 +87,13 @@ class PagedKeys:
         return _weigh(weights, pages[block_table[0].long()].flatten(0, 1).transpose(0, 1))
 
 
-class CpuAttnKeys:
+class CpuAttnKeys(ValueReader):
     """Keys of vLLM's CPU_ATTN backend.
 
     The backend packs the keys of a (block, head) in an order that depends on the instruction set,
     so the order is found by writing known values through vLLM's own op and reading them back. Cache
     layout since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first.
     """
-
-    paged = False
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
@@ -108,10 +102,6 @@ class CpuAttnKeys:
         """Whether the packed order is the plain one; valid once the order is known."""
         self._heads = np.arange(0)
         """[kv_heads] int64: rows of each head's keys, among those of a block."""
-
-    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """Raise NotImplementedError: keys are packed differently here."""
-        raise NotImplementedError
 
     def score(
         self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
@@ -143,10 +133,6 @@ class CpuAttnKeys:
             self.in_order = torch.equal(self._order, torch.arange(len(self._order)))
             self._heads = 2 * np.arange(heads)
         return self._order
-
-    def queries(self, queries: torch.Tensor) -> torch.Tensor:
-        """See KeyReader."""
-        return queries
 
     def weigh(
         self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
@@ -224,10 +210,9 @@ READERS: dict[str, Callable[[Any], ValueReader]] = {
 """Readers by vLLM's backend name."""
 
 
-class LatentKeys:
-    """Rows of the cache, [blocks, block_size, latent + rope], as keys of a single head."""
-
-    paged = False
+class LatentKeys(ValueReader):
+    """Rows of the cache, [blocks, block_size, latent + rope], as keys of a single head, which is too
+    large for the paged kernel."""
 
     def __init__(self, layer: Any) -> None:
         """Raises ProbeError if vLLM has not prepared the up-projection of the keys."""
@@ -242,10 +227,6 @@ class LatentKeys:
         """[heads, nope, latent]."""
         self._up: torch.Tensor = layer.W_UV
         """[heads, latent, value size]."""
-
-    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """Raise NotImplementedError: heads of this size are too large for the paged kernel."""
-        raise NotImplementedError
 
     def score(
         self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int

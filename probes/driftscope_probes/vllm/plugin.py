@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _V1, _V2 = "driftscope_probes.vllm.runner_v1", "driftscope_probes.vllm.runner_v2"
 _WORKER, _CORE = "driftscope_probes.vllm.worker", "driftscope_probes.vllm.engine_core"
+_GRAPHS = "_determine_batch_execution_and_padding"
 _SCHEDULER, _CAPTURED = "vllm.v1.core.sched.scheduler", "source of the captured layers"
 _PROPOSER, _DRAFTERS = "vllm.v1.spec_decode.llm_base_proposer", "vllm.v1.worker.gpu.spec_decode"
 
@@ -64,24 +65,14 @@ HOOKS = {
             _V1,
             ("GPUModelRunner.execute_model", "_execute_model", "step time, the step's requests"),
             ("GPUModelRunner.sample_tokens", "_sample_tokens", "step time"),
+            ("GPUModelRunner._get_eagle3_aux_layers_from_config", "", _CAPTURED),
         ),
         *hook_points(
             _PROPOSER,
             _V1,
             ("SpecDecodeBaseProposer.load_model", "_load_model", "taps on the drafter"),
             ("SpecDecodeBaseProposer.propose", "_propose", "the draft"),
-        ),
-        HookPoint(
-            _PROPOSER,
-            "SpecDecodeBaseProposer._determine_batch_execution_and_padding",
-            "chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
-            optional=True,
-        ),
-        HookPoint(
-            "vllm.v1.worker.gpu_model_runner",
-            "GPUModelRunner._get_eagle3_aux_layers_from_config",
-            _CAPTURED,
-            optional=True,
+            (f"SpecDecodeBaseProposer.{_GRAPHS}", "", "chains without CUDA graphs"),
         ),
         *hook_points(
             "vllm.v1.spec_decode.medusa",
@@ -99,11 +90,10 @@ HOOKS = {
             ("GPUModelRunner.sample_tokens", "_sample_tokens", "step time, the step's requests"),
         ),
         *_speculator("eagle", "EagleSpeculator", optional=False),
-        HookPoint(
+        *hook_points(
             f"{_DRAFTERS}.eagle.eagle3_utils",
-            "get_eagle3_aux_layers_from_config",
-            _CAPTURED,
-            optional=True,
+            _V2,
+            ("get_eagle3_aux_layers_from_config", "", _CAPTURED),
         ),
         *_speculator("mtp", "MTPSpeculator"),
         *_speculator("standalone_ar", "StandaloneARSpeculator"),
@@ -118,12 +108,6 @@ HOOKS = {
             ("Worker.load_model", "_load_model", "start of the run, once every model is loaded"),
             ("Worker.compile_or_warm_up_model", "_warm_up", "steps that are no traffic"),
             ("Worker.shutdown", "_shutdown", "closing the worker's trace"),
-        ),
-        HookPoint(
-            "vllm.model_executor.models.interfaces",
-            "EagleModelMixin.aux_hidden_state_layers",
-            "list of captured target layers",
-            optional=True,
         ),
     ),
     "engine": (

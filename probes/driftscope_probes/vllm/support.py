@@ -38,7 +38,6 @@ KINDS = (
     Kind(name="DFlash", methods=("dflash",), fed=False, block=True, causal=False, lead=1, ahead=1),
     Kind(name="DSpark", methods=("dspark",), fed=False, block=True, causal=False, lead=1),
     Kind(name="MTP", methods=("mtp",)),
-    Kind(name="MTP, one module per depth", methods=("mtp",), modules=True, model=False),
     Kind(name="draft model", methods=("draft_model",), fed=False, lead=1),
     Kind(
         name="Medusa",
@@ -60,13 +59,13 @@ BLOCKS = ("dflash", "dspark")
 """Methods that always draft in parallel, of which vLLM says so, too."""
 
 
-def kind_for(speculation: Any, *, modules: bool = False) -> Kind:
+def kind_for(speculation: Any) -> Kind:
     """Return how vLLM runs a drafter, by its SpeculativeConfig; raises UnknownDrafterError for a
     method that is not in the list."""
     method = speculation.method
     parallel = method not in BLOCKS and bool(getattr(speculation, "parallel_drafting", False))
     for kind in KINDS:
-        if method in kind.methods and (kind.parallel, kind.modules) == (parallel, modules):
+        if method in kind.methods and kind.parallel == parallel:
             return kind
     raise UnknownDrafterError(
         str(unknown_method(f"{method} with parallel drafting" if parallel else method))
@@ -125,9 +124,7 @@ def check_speculation(config: Any) -> None:
                 f"{name} > 1 spreads the keys of a request over ranks, which this driftscope does "
                 "not add up; acceptance and timing are recorded"
             )
-    method = config.speculative_config.method
-    if method not in methods():
-        raise UnknownDrafterError(str(unknown_method(method)))
+    kind_for(config.speculative_config)
 
 
 def check_engine(config: Any) -> None:

@@ -210,7 +210,7 @@ def test_a_tokenizer_that_fails_costs_the_kinds_and_not_the_row() -> None:
 
 
 class Sink:
-    """A StepSink that notes its calls."""
+    """A recorder that notes its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

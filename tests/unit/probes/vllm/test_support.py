@@ -46,7 +46,7 @@ def _speculation(method: str, **more: object) -> Any:
 def test_each_kind_is_found_by_its_method(kind: support.Kind) -> None:
     for method in kind.methods:
         asked = _speculation(method, parallel_drafting=kind.parallel)
-        assert kind_for(asked, modules=kind.modules) is kind
+        assert kind_for(asked) is kind
 
 
 @pytest.mark.parametrize(
