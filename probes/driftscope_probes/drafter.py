@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from driftscope.errors import ProbeError
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
@@ -75,7 +76,7 @@ class KeyReader(Protocol):
 
     def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
         """Return a view of the keys, [blocks, block_size, kv_heads, head_size]."""
-        raise NotImplementedError
+        raise ProbeError(f"the keys of {type(self).__name__} are not in pages")
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """Return the queries [B, K, heads * head_size], transformed to match these keys."""

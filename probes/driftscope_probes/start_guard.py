@@ -200,9 +200,7 @@ def hook_points(
     """Return the hooks of an engine's module from rows of name, function of our module, purpose;
     "" as the function for what is only read."""
     return tuple(
-        HookPoint(
-            module, name, purpose, f"{ours}.{around}" if around else "", optional or not around
-        )
+        HookPoint(module, name, purpose, around and f"{ours}.{around}", optional or not around)
         for name, around, purpose in rows
     )
 

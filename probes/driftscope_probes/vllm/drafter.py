@@ -211,8 +211,8 @@ READERS: dict[str, Callable[[Any], ValueReader]] = {
 
 
 class LatentKeys(ValueReader):
-    """Rows of the cache, [blocks, block_size, latent + rope], as keys of a single head, which is too
-    large for the paged kernel."""
+    """Rows of the cache, [blocks, block_size, latent + rope], as keys of a single head. Such heads
+    are too large for the paged kernel."""
 
     def __init__(self, layer: Any) -> None:
         """Raises ProbeError if vLLM has not prepared the up-projection of the keys."""
