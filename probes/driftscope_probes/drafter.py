@@ -74,7 +74,7 @@ class KeyReader(Protocol):
         value.
         """
 
-    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """Return a view of the keys, [blocks, block_size, kv_heads, head_size]."""
         raise ProbeError(f"the keys of {type(self).__name__} are not in pages")
 
