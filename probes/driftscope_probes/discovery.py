@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from driftscope.vocabulary import FED_RMS, POSTNORM_RMS, PRENORM_RMS
+from driftscope_probes.drafter import Remove, stand_in
 
 ROWS = 2
 """Rows of the watched forward: an output must be equal in all of them."""
@@ -88,7 +89,7 @@ def anatomy_of(
         outputs=outputs,
         norms=tapped,
         layers=tuple(dict.fromkeys(layers)),
-        head_norms=any(path not in ran for path, _ in _norms_of(model)),
+        head_norms=any(_is_norm(part) and path not in ran for path, part in model.named_modules()),
     )
 
 
@@ -97,10 +98,10 @@ def _place(
 ) -> tuple[str | None, _Normed | None]:
     """Return the column of an output, and the norm that made it, if one did."""
     for one in reversed(norms):
-        if _same(one.normed, state):
+        if torch.equal(one.normed, state):
             return POSTNORM_RMS, one
     entered = (one.stream for one in norms)
-    if any(_same(stream, state) for stream in (*entered, *streams)):
+    if any(torch.equal(stream, state) for stream in (*entered, *streams)):
         return PRENORM_RMS, None
     return None, None
 
@@ -128,19 +129,19 @@ def made_up(like: torch.Tensor) -> torch.Tensor:
     return numbers.to(like.device, like.dtype)
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one, other)
-
-
 @contextlib.contextmanager
 def _watched(model: Any) -> Iterator[tuple[list[_Normed], list[torch.Tensor]]]:
     """Keep what enters and leaves each norm, and the outputs of the other modules; a pair of equal
     shapes, as a layer hands it to the next norm, is added."""
     norms, streams = list[_Normed](), list[torch.Tensor]()
+
+    def keep_norm(path: str, entered: torch.Tensor, made: torch.Tensor, on: torch.Tensor) -> None:
+        norms.append(_Normed(path=path, entered=entered, stream=on.clone(), normed=made.clone()))
+
     with contextlib.ExitStack() as undo:
         for path, module in model.named_modules():
             if _is_norm(module):
-                undo.callback(watch_norm(module, functools.partial(_keep_norm, norms, path)))
+                undo.callback(watch_norm(module, functools.partial(keep_norm, path)))
             elif path:
                 hook = functools.partial(_keep_output, streams)
                 undo.callback(module.register_forward_hook(hook).remove)
@@ -151,38 +152,24 @@ def _is_norm(module: Any) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def _norms_of(model: Any) -> Iterator[tuple[str, Any]]:
-    return ((path, module) for path, module in model.named_modules() if _is_norm(module))
-
-
 def watch_norm(
     norm: Any, keep: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
-) -> Callable[[], None]:
+) -> Remove:
     """Pass what enters a norm, what the norm makes of it, and the residual stream that it hands on
     to `keep`, after each call; return the removal. A norm may change its arguments in place."""
+
+    def around(original: Any) -> Callable[..., Any]:
+        def watched(x: Any, residual: Any = None, *args: Any, **kwargs: Any) -> Any:
+            entered = x.clone() if residual is None else x + residual
+            result = original(x, residual, *args, **kwargs) if residual is not None else original(x)
+            made, stream = result if isinstance(result, tuple) else (result, entered)
+            keep(entered, made, stream)
+            return result
+
+        return watched
+
     name = "_forward_method" if getattr(norm, "_forward_method", None) else "forward"
-    original, own = getattr(norm, name), name in vars(norm)
-
-    @functools.wraps(original)
-    def watched(x: Any, residual: Any = None, *args: Any, **kwargs: Any) -> Any:
-        entered = x.clone() if residual is None else x + residual
-        result = original(x, residual, *args, **kwargs) if residual is not None else original(x)
-        made, stream = result if isinstance(result, tuple) else (result, entered)
-        keep(entered, made, stream)
-        return result
-
-    setattr(norm, name, watched)
-    return lambda: setattr(norm, name, original) if own else delattr(norm, name)
-
-
-def _keep_norm(
-    norms: list[_Normed],
-    path: str,
-    entered: torch.Tensor,
-    made: torch.Tensor,
-    stream: torch.Tensor,
-) -> None:
-    norms.append(_Normed(path=path, entered=entered, stream=stream.clone(), normed=made.clone()))
+    return stand_in(norm, name, around)
 
 
 def _keep_output(streams: list[torch.Tensor], _: Any, __: Any, output: Any) -> None:

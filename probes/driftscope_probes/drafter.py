@@ -8,6 +8,7 @@ network, so the layers are read from the loaded target and not from the config.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -97,6 +98,8 @@ class PackedKeyReader(KeyReader, Protocol):
         """Return [head_size * block_size] int64: the index of element (dim, slot) in such a row."""
 
 
+Remove = Callable[[], None]
+"""Function that removes a hook."""
 Observer = Callable[["torch.Tensor", "torch.Tensor | None"], None]
 """Function that receives the queries [rows, heads, head_size] and the log-sum-exp [heads, rows], or
 None if there is none."""
@@ -112,6 +115,13 @@ class Switch(Protocol):
     @property
     def observe(self) -> Callable[..., Any]:
         """Function that runs a hook guarded; takes the hook's name, action and arguments."""
+
+
+def stand_in(owner: Any, name: str, around: Callable[[Any], Callable[..., Any]]) -> Remove:
+    """Replace a method of one object by `around(original)`; return the removal."""
+    original, own = getattr(owner, name), name in vars(owner)
+    setattr(owner, name, functools.wraps(original)(around(original)))
+    return lambda: setattr(owner, name, original) if own else delattr(owner, name)
 
 
 class AttentionLayer(Protocol):
@@ -132,14 +142,14 @@ class AttentionLayer(Protocol):
     def cache(self) -> torch.Tensor:
         """Return the layer's KV cache, which an engine may reallocate."""
 
-    def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
+    def tap(self, observer: Observer, switch: Switch) -> Remove:
         """Pass each call to `observer` while `switch` is on; return the tap's removal."""
 
 
 class WitnessedLayer(AttentionLayer, Protocol):
     """An attention layer that the start-up witness can compute a second time."""
 
-    def watch(self, keep: Callable[[torch.Tensor, torch.Tensor], None]) -> Callable[[], None]:
+    def watch(self, keep: Callable[[torch.Tensor, torch.Tensor], None]) -> Remove:
         """Pass the queries and the result [rows, heads * value size] of each call to `keep`; return
         the removal."""
 

@@ -27,7 +27,7 @@ from driftscope.trace.manifest import FED_AFTER, FED_BEFORE, FED_PLAIN
 from driftscope.vocabulary import FED_RMS, IN_RMS, MASSES, POSTNORM_RMS, PRENORM_RMS
 from driftscope_probes.buffers import Layout
 from driftscope_probes.discovery import watch_norm
-from driftscope_probes.drafter import AttentionKind, Drafter, WitnessedLayer
+from driftscope_probes.drafter import AttentionKind, Drafter, WitnessedLayer, stand_in
 from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.meter import page_size
 from driftscope_probes.taps import TappedModel
@@ -145,7 +145,7 @@ class StartWitness:
                     keep_stream = functools.partial(self._run, self._keep_stream)
                     undo.callback(watch_norm(norm, keep_stream))
             if hasattr(model, "compute_logits"):
-                undo.callback(self._watch_head(model))
+                undo.callback(stand_in(model, "compute_logits", self._around_head))
             self._hooks = undo.pop_all()
 
     def drafted(self, drafts: torch.Tensor) -> None:
@@ -210,19 +210,13 @@ class StartWitness:
         if self._forwards:
             self._forwards[-1].stream = entered[self._rows]
 
-    def _watch_head(self, model: Any) -> Callable[[], None]:
-        original, own = model.compute_logits, "compute_logits" in vars(model)
-
-        @functools.wraps(original)
+    def _around_head(self, original: Any) -> Callable[..., Any]:
         def watched(hidden: Any, *args: Any, **kwargs: Any) -> Any:
             logits = original(hidden, *args, **kwargs)
             self._run(self._on_head, hidden, logits)
             return logits
 
-        model.compute_logits = watched
-        if own:
-            return lambda: setattr(model, "compute_logits", original)
-        return lambda: delattr(model, "compute_logits")
+        return watched
 
     def _on_head(self, hidden: Any, logits: Any) -> None:
         if not self._forwards or logits is None:
@@ -327,13 +321,6 @@ class StartWitness:
             if not (mine.isnan().all() or off <= TOP1_WITHIN * self._times):
                 yield f"the top-1 probability is off by {off:.1%}"
 
-    def _mass_faults(
-        self, recorded: torch.Tensor, sink_slots: Sequence[int] | None
-    ) -> Iterator[str]:
-        """Yield what does not agree of the attention."""
-        for index, name in enumerate(self._layers):
-            yield from self._attention_faults(index, name, recorded, sink_slots)
-
     def _chain_faults(self) -> Iterator[str]:
         """Yield what is wrong with the rows, the head's input and what the next depth is fed."""
         for depth, forward in enumerate(self._forwards, 1):
@@ -367,36 +354,32 @@ class StartWitness:
         kept = [forward.logits for forward in self._forwards if forward.logits is not None]
         return torch.cat(kept) if len(kept) == len(self._forwards) else None
 
-    def _attention_faults(
-        self,
-        index: int,
-        name: str,
-        recorded: torch.Tensor,
-        sink_slots: Sequence[int] | None,
+    def _mass_faults(
+        self, recorded: torch.Tensor, sink_slots: Sequence[int] | None
     ) -> Iterator[str]:
-        """Yield what is wrong with one attention layer."""
-        forwards = self._forwards
-        results = [forward.attended[name] for forward in forwards if name in forward.attended]
-        if name not in self._attentions or len(results) < len(forwards):
-            yield f"layer {name} was not seen at each depth"
-            return
-        result = torch.cat(results).double()
-        weights, given = (whole[: len(result)] for whole in self._attentions[name])
-        off = ((given - result).abs().max() / result.abs().max().clamp_min(1e-12)).item()
-        exact = results[0].dtype == torch.float32 and results[0].device.type == "cpu"
-        if not off <= (OUTPUT_WITHIN if exact else OUTPUT_WITHIN_ROUNDED):
-            yield f"layer {name} gives out something else than its queries, keys and values make"
-            return
-        if sink_slots is None:
-            return
-        at = self._layout.column("masses") + index * len(MASSES)
-        step = self._layout.layers * len(MASSES)
-        depths = range(len(weights))
-        own = torch.stack([recorded[at + d * step :][: len(MASSES)] for d in depths])
-        off_mass = (own - self._classes(weights, sink_slots)).abs()
-        worst = off_mass[~own.isnan()].max().item() if not own.isnan().all() else float("nan")
-        if not worst <= MASS_WITHIN * self._times:
-            yield f"a mass of layer {name} is off by {worst:.3f}"
+        """Yield what does not agree of the attention."""
+        forwards, step = self._forwards, self._layout.layers * len(MASSES)
+        for index, name in enumerate(self._layers):
+            results = [forward.attended[name] for forward in forwards if name in forward.attended]
+            if name not in self._attentions or len(results) < len(forwards):
+                yield f"layer {name} was not seen at each depth"
+                continue
+            result = torch.cat(results).double()
+            weights, given = (whole[: len(result)] for whole in self._attentions[name])
+            off = ((given - result).abs().max() / result.abs().max().clamp_min(1e-12)).item()
+            exact = results[0].dtype == torch.float32 and results[0].device.type == "cpu"
+            if not off <= (OUTPUT_WITHIN if exact else OUTPUT_WITHIN_ROUNDED):
+                yield (
+                    f"layer {name} gives out something else than its queries, keys and values make"
+                )
+            elif sink_slots is not None:
+                at = self._layout.column("masses") + index * len(MASSES)
+                depths = range(len(weights))
+                own = torch.stack([recorded[at + d * step :][: len(MASSES)] for d in depths])
+                off_mass = (own - self._classes(weights, sink_slots)).abs()
+                worst = off_mass[~own.isnan()].max().item() if not own.isnan().all() else torch.nan
+                if not worst <= MASS_WITHIN * self._times:
+                    yield f"a mass of layer {name} is off by {worst:.3f}"
 
     def _attend(
         self, name: str, layer: WitnessedLayer, queries: torch.Tensor

@@ -24,7 +24,9 @@ from driftscope_probes.drafter import (
     KeyReader,
     Kind,
     Observer,
+    Remove,
     Switch,
+    stand_in,
 )
 from driftscope_probes.start_guard import INTERNALS
 
@@ -59,19 +61,19 @@ class SglangAttentionLayer:
         keys: torch.Tensor = self._pool.get_key_buffer(self._module.layer_id)
         return keys.unsqueeze(2)
 
-    def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
+    def tap(self, observer: Observer, switch: Switch) -> Remove:
         """See AttentionLayer: the queries are those after the rotary embedding."""
-        module, original = self._module, self._module.forward
 
-        @functools.wraps(original)
-        def observed(q: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(q, *args, **kwargs)
-            if switch.should_record:
-                switch.observe("attention", observer, q, None)
-            return result
+        def around(original: Any) -> Callable[..., Any]:
+            def observed(q: Any, *args: Any, **kwargs: Any) -> Any:
+                result = original(q, *args, **kwargs)
+                if switch.should_record:
+                    switch.observe("attention", observer, q, None)
+                return result
 
-        module.forward = observed
-        return lambda: delattr(module, "forward")
+            return observed
+
+        return stand_in(self._module, "forward", around)
 
 
 class PoolKeys(KeyReader):

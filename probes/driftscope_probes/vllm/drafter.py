@@ -33,7 +33,9 @@ from driftscope_probes.drafter import (
     KeyReader,
     Kind,
     Observer,
+    Remove,
     Switch,
+    stand_in,
 )
 from driftscope_probes.meter import page_size
 from driftscope_probes.vllm import support
@@ -308,7 +310,7 @@ class VllmAttentionLayer:
         tensor: torch.Tensor = cache[0] if isinstance(cache, list | tuple) else cache
         return tensor
 
-    def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
+    def tap(self, observer: Observer, switch: Switch) -> Remove:
         """See AttentionLayer."""
         query, meta = self._arguments
 
@@ -326,7 +328,7 @@ class VllmAttentionLayer:
 
         return self._replace(around)
 
-    def watch(self, keep: Callable[[torch.Tensor, torch.Tensor], None]) -> Callable[[], None]:
+    def watch(self, keep: Callable[[torch.Tensor, torch.Tensor], None]) -> Remove:
         """See AttentionLayer."""
         query, meta = self._arguments
 
@@ -346,14 +348,12 @@ class VllmAttentionLayer:
         """Places of the query and of the attention metadata among the arguments of a forward."""
         return (0, 4) if self._is_latent else (1, 5)
 
-    def _replace(self, around: Callable[[Any], Callable[..., Any]]) -> Callable[[], None]:
+    def _replace(self, around: Callable[[Any], Callable[..., Any]]) -> Remove:
         """Replace the forward that compiled code calls too; return the removal. Latent attention
         has it on the module, because some implementations have no `forward`."""
         module = self._module
         owner, name = (module, "forward_impl") if self._is_latent else (module.impl, "forward")
-        original, own = getattr(owner, name), name in vars(owner)
-        setattr(owner, name, functools.wraps(original)(around(original)))
-        return lambda: setattr(owner, name, original) if own else delattr(owner, name)
+        return stand_in(owner, name, around)
 
     def weigh(self, weights: torch.Tensor, block_table: torch.Tensor, length: int) -> torch.Tensor:
         """See WitnessedLayer."""

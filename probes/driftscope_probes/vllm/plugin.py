@@ -188,12 +188,6 @@ def _report_down(fault: StartFault) -> None:
 
 
 def _install_report(module: Any, fault: StartFault) -> None:
-    if module.__name__ == _SCHEDULER:
-        with StartGuard(quiet=True):
-            install_down_report(module, fault)
-
-
-def install_down_report(module: Any, fault: StartFault) -> None:
     """Hook vllm.v1.core.sched.scheduler: its scheduler's start begins the report."""
 
     def around(original: Any) -> Callable[..., Any]:
@@ -203,7 +197,9 @@ def install_down_report(module: Any, fault: StartFault) -> None:
 
         return init
 
-    hook_method(module, "Scheduler.__init__", around)
+    if module.__name__ == _SCHEDULER:
+        with StartGuard(quiet=True):
+            hook_method(module, "Scheduler.__init__", around)
 
 
 def report_down(scheduler: Any, fault: StartFault) -> None:

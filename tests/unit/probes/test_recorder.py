@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -441,9 +442,7 @@ def operations(worker: Worker, k: int) -> Counter[str]:
 @pytest.fixture
 def drafter(make_drafter: Callable[..., Drafter]) -> Drafter:
     """Drafts greedily, so that nothing changes the logits that it keeps."""
-    made = make_drafter(k=8)
-    made.config.speculative_config.draft_sample_method = "greedy"
-    return made
+    return replace(make_drafter(k=8), samples=False)
 
 
 def test_a_depth_adds_no_torch_operator(
