@@ -8,22 +8,22 @@ found in at least 95 % of the runs of independent requests.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
 
 import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
-from support.simulate import Prompts, Truth, simulate
+from support.simulate import Prompts, Truth
 from support.simulate.sums import series
 
 from benchmarks.calibration.estimates import RUNS
-from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
+from benchmarks.calibration.runs import Floats, Ints, accepted, chance, changed, findings_of
+from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, Table, means, within
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
-from driftscope.findings.finding import Answer, Finding, Severity
+from driftscope.findings.finding import Answer, Severity
 from driftscope.findings.rules_changes import (
     drop_of,
     explanation_of,
@@ -31,8 +31,6 @@ from driftscope.findings.rules_changes import (
     is_sure,
     severity_of,
 )
-from driftscope.pipeline import conclude, summarise
-from driftscope.trace.reader import read_trace
 
 STEP = -0.7
 """Logit shift that lowers the acceptance length of these runs by about a quarter."""
@@ -43,9 +41,8 @@ NEAR = 0.1
 def cuts(truth: Truth, seed: int) -> Figures:
     """Return whether a change is found in a run without one, in the same with a step half-way, and
     there within NEAR of its position."""
-    seeds = {"seed": 10_000 + seed, "prompts_seed": 50_000 + seed}
-    flat = changes(series(replace(truth, **seeds)))
-    found = changes(series(replace(truth, change=(0.5, STEP), **seeds)))
+    run = replace(truth, seed=10_000 + seed, prompts_seed=50_000 + seed)
+    flat, found = (changes(series(one)) for one in (run, replace(run, change=(0.5, STEP))))
     points = found.points if found else ()
     return {
         "flat": bool(flat and flat.points),
@@ -54,16 +51,12 @@ def cuts(truth: Truth, seed: int) -> Figures:
     }
 
 
-def _flat(_: Truth, row: Figures, trials: int) -> Iterator[Rate]:
-    yield false("change where there is none", row["flat"], trials)
-
-
 CHANGES = Table(
     name="changes",
     title="A change over time, {trials} runs each: share in which one is found",
     worlds=RUNS,
-    figures=mean_of(cuts),
-    rates=_flat,
+    trial=cuts,
+    wanted=lambda _: {"flat": NEVER},
 )
 
 
@@ -195,9 +188,8 @@ def drawn(world: World, seed: int) -> Series:
     shift += world.opposite * change * np.where(loses, 1.0, -1.0 if world.other_share == 0.5 else 0)
     rounds = random.randint(world.rounds // 2, 3 * world.rounds // 2 + 1, n)
     of = np.repeat(np.arange(n), rounds)
-    chance = 1 / (1 + np.exp(-(np.array(LOGITS) + shift[of][:, None])))
-    hit = random.random_sample(chance.shape) < chance
-    tokens = np.bincount(of, 1.0 + np.minimum.accumulate(hit, axis=1).sum(axis=1), n)
+    taken = accepted(random, chance(np.array(LOGITS) + shift[of][:, None]))
+    tokens = np.bincount(of, 1.0 + taken, n)
     return Series(
         start_s=np.arange(n, dtype=np.float64),
         end_s=float(n),
@@ -225,45 +217,34 @@ def moves(made: Changes | None) -> bool:
     return there and explanation_of(made) is not None
 
 
-def asks(made: Changes | None) -> bool:
-    """Whether a fall that comes with the traffic asks for a look."""
-    fall = fall_of(made)
-    return fall is not None and made is not None and moves(made) and is_sure(made, fall)
-
-
 def over_time(world: World, seed: int) -> Figures:
     """Return what is reported of one run: a drop, one of high severity, acceptance that moves with
     traffic, and a fall of a fifth with the traffic that asks for a look."""
     made = changes(drawn(world, seed))
+    fall = fall_of(made)
     return {
         "called": drop_of(made) is not None,
         "high": high(made),
         "moves": moves(made),
-        "asked": asks(made),
+        "asked": bool(made and fall and moves(made) and is_sure(made, fall)),
     }
 
 
-def _high_drop(world: World, row: Figures, trials: int) -> Iterator[Rate]:
-    if not world.drops:
-        yield false("high drop", row["high"], trials)
-        if world.costly_traffic:
-            yield power("look at the traffic", row["asked"], trials)
-        elif world.quiet:
-            yield false("look at the traffic", row["asked"], trials)
-        if world.crossing:
-            yield false("drop", row["called"], trials)
-    else:
-        yield power("drop", row["called"], trials)
-        if world.crossing:
-            yield power("high drop", row["high"], trials)
+def _reported(world: World) -> dict[str, Bound]:
+    if world.drops:
+        return {"called": FOUND, "high": FOUND} if world.crossing else {"called": FOUND}
+    wanted = {"high": NEVER, "called": NEVER} if world.crossing else {"high": NEVER}
+    if world.costly_traffic:
+        return {**wanted, "asked": FOUND}
+    return {**wanted, "asked": NEVER} if world.quiet else wanted
 
 
 OVER_TIME = Table(
     name="over_time",
     title="Sessions, kinds and steps over time, {trials} runs each: share of answers",
     worlds=WORLDS,
-    figures=mean_of(over_time),
-    rates=_high_drop,
+    trial=over_time,
+    wanted=_reported,
 )
 
 
@@ -282,61 +263,28 @@ UPDATES = {
 
 def with_updates(truth: Truth, seed: int) -> Figures:
     """Return whether a drop is found in one run, and with an update."""
-    drop = _found(replace(truth, seed=seed), "acceptance_drops")
-    return {"dropped": drop is not None, "named": bool(drop and drop.evidence["update"])}
-
-
-def _found(truth: Truth, name: str) -> Finding | None:
-    with tempfile.TemporaryDirectory() as folder:
-        run = summarise(read_trace(simulate(Path(folder) / "run", truth)), "run")
-    return next((finding for finding in conclude([run]).findings if finding.id == name), None)
-
-
-def _named(truth: Truth, row: Figures, trials: int) -> Iterator[Rate]:
-    if truth.change and truth.change[0] in truth.updates:
-        yield power("the update is named", row["named"], trials)
-    else:
-        yield false("an update is named", row["named"], trials)
+    made = findings_of(run=replace(truth, seed=seed))
+    drops = [finding for finding in made if finding.id == "acceptance_drops"]
+    return {"dropped": bool(drops), "named": any(drop.evidence["update"] for drop in drops)}
 
 
 WITH_UPDATES = Table(
     name="updates",
     title="Updates of the served weights, {trials} runs each: share of answers",
     worlds=UPDATES,
-    figures=mean_of(with_updates),
-    rates=_named,
+    trial=with_updates,
+    wanted=lambda run: {"named": FOUND if run.change and run.change[0] in run.updates else NEVER},
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamePrompts:
-    """Two runs that answered the same prompts in one order: the shifts of the later half."""
-
-    run: float
-    other: float
-
-
-SAME_PROMPTS = {
-    "later prompts are harder": SamePrompts(run=-1.5, other=-1.5),
-    "one run falls": SamePrompts(run=-1.5, other=0.0),
-    "neither falls": SamePrompts(run=0.0, other=0.0),
-}
-
-
-def of_same_prompts(truth: SamePrompts, seed: int) -> Figures:
+def of_same_prompts(shifts: tuple[float, float], seed: int) -> Figures:
     """Return whether the moment is blamed for a fall of the first run."""
     base = Truth(requests=96, rounds=12)
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [
-            summarise(read_trace(simulate(Path(folder) / name, made)), name)
-            for name, made in (
-                ("run", replace(base, seed=seed, change=(0.5, truth.run))),
-                ("other", replace(base, seed=9000 + seed, change=(0.5, truth.other))),
-            )
-        ]
+    run = replace(base, seed=seed, change=(0.5, shifts[0]))
+    other = replace(base, seed=9000 + seed, change=(0.5, shifts[1]))
     blamed = [
         finding
-        for finding in conclude(runs).findings
+        for finding in findings_of(run=run, other=other)
         if finding.id in ("acceptance_drops", "acceptance_moves")
         and finding.runs == ("run",)
         and finding.severity in (Severity.MEDIUM, Severity.HIGH)
@@ -344,49 +292,43 @@ def of_same_prompts(truth: SamePrompts, seed: int) -> Figures:
     return {"blamed": bool(blamed)}
 
 
-def _of_moment(truth: SamePrompts, row: Figures, trials: int) -> Iterator[Rate]:
-    rate = power if truth.run < truth.other else false
-    yield rate("the moment is blamed", row["blamed"], trials)
-
-
 OF_SAME_PROMPTS = Table(
     name="same_prompts",
-    title="Two runs of the same prompts, {trials} pairs each: share of answers",
-    worlds=SAME_PROMPTS,
-    figures=mean_of(of_same_prompts),
-    rates=_of_moment,
+    title="Two runs of the same prompts in one order, {trials} pairs each: share of answers",
+    worlds={
+        "later prompts are harder": (-1.5, -1.5),
+        "one run falls": (-1.5, 0.0),
+        "neither falls": (0.0, 0.0),
+    },
+    trial=of_same_prompts,
+    wanted=lambda shifts: {"blamed": FOUND if shifts[0] < shifts[1] else NEVER},
     most_trials=200,
 )
 
 
 TWO_REPLICAS = Truth(requests=240, rounds=12, replicas=2)
-_TWO_LABELS = (Prompts(label="easy", shift=0.6), Prompts(label="hard", shift=-0.6))
-REPLICAS = {
-    "one replica loses": replace(TWO_REPLICAS, replica_shift=-1.0),
-    "replicas are alike": TWO_REPLICAS,
-    "one replica serves what is hard": replace(
-        TWO_REPLICAS, prompts=_TWO_LABELS, kind_by_replica=True
-    ),
-}
+TWO_LABELS = (Prompts(label="easy", shift=0.6), Prompts(label="hard", shift=-0.6))
 
 
 def of_replicas(truth: Truth, seed: int) -> Figures:
     """Return whether a replica of one run is blamed."""
-    found = _found(replace(truth, seed=seed, prompts_seed=1000 + seed), "replica_differs")
-    return {"blamed": found is not None and found.answer is Answer.NO}
-
-
-def _blamed(truth: Truth, row: Figures, trials: int) -> Iterator[Rate]:
-    rate = power if truth.replica_shift else false
-    yield rate("a replica is blamed", row["blamed"], trials)
+    made = findings_of(run=replace(truth, seed=seed, prompts_seed=1000 + seed))
+    found = [one for one in made if one.id == "replica_differs" and one.answer is Answer.NO]
+    return {"blamed": bool(found)}
 
 
 OF_REPLICAS = Table(
     name="replicas",
     title="Replicas, {trials} runs each: share of answers",
-    worlds=REPLICAS,
-    figures=mean_of(of_replicas),
-    rates=_blamed,
+    worlds={
+        "one replica loses": replace(TWO_REPLICAS, replica_shift=-1.0),
+        "replicas are alike": TWO_REPLICAS,
+        "one replica serves what is hard": replace(
+            TWO_REPLICAS, prompts=TWO_LABELS, kind_by_replica=True
+        ),
+    },
+    trial=of_replicas,
+    wanted=lambda truth: {"blamed": FOUND if truth.replica_shift else NEVER},
 )
 
 
@@ -428,7 +370,7 @@ class Recording:
     """Requests of one recording in order of their start, [requests] each."""
 
     lives: Lifetimes
-    tokens: NDArray[np.float64]
+    tokens: Floats
 
 
 def recording(world: Server, seed: int) -> Recording:
@@ -447,7 +389,7 @@ def recording(world: Server, seed: int) -> Recording:
     return Recording(lives=lives, tokens=tokens[order])
 
 
-def _slot(world: Server, random: RandomState) -> tuple[NDArray[np.float64], ...]:
+def _slot(world: Server, random: RandomState) -> tuple[Floats, ...]:
     """Return start, recorded rounds, all rounds and tokens of the requests of one slot."""
     most = int(4 * world.lasts_s / world.rounds) + 20
     ease = random.standard_normal(most)
@@ -460,17 +402,15 @@ def _slot(world: Server, random: RandomState) -> tuple[NDArray[np.float64], ...]
     return begin, seen, whole, _tokens(world, shift, seen.astype(int), random)
 
 
-def _tokens(
-    world: Server, shift: NDArray[np.float64], rounds: NDArray[np.int_], random: RandomState
-) -> NDArray[np.float64]:
+def _tokens(world: Server, shift: Floats, rounds: Ints, random: RandomState) -> Floats:
     of = np.repeat(np.arange(len(rounds)), rounds)
     nth = np.arange(len(of)) - np.repeat(np.cumsum(rounds) - rounds, rounds)
     logit = shift[of] + world.along * (np.log1p(nth) - np.log(world.rounds))
-    hit = random.random_sample((len(of), DRAFTED)) < (1 / (1 + np.exp(-logit)))[:, None]
-    accepted = np.minimum.accumulate(hit, axis=1).sum(axis=1)
-    return np.bincount(of, 1.0 + accepted, len(rounds))
+    chances = np.broadcast_to(chance(logit)[:, None], (len(of), DRAFTED))
+    return np.bincount(of, 1.0 + accepted(random, chances), len(rounds))
 
 
+@cache
 def true_length(world: Server, requests: int = 200_000) -> float:
     """Return the acceptance length over whole requests, to about 0.1 %."""
     random = RandomState(1)
@@ -491,48 +431,42 @@ def choices(drawn: Recording) -> dict[str, NDArray[np.bool_]]:
     }
 
 
-def changed(drawn: Recording, mine: NDArray[np.bool_]) -> bool:
+def is_changed(drawn: Recording, mine: NDArray[np.bool_]) -> bool:
     """Whether a change over time is found among these requests."""
-    n = int(mine.sum())
-    series = Series(
-        start_s=drawn.lives.start_s[mine],
-        end_s=float(drawn.lives.end_s.max()),
-        tokens=drawn.tokens[mine],
-        rounds=drawn.lives.rounds[mine].astype(np.float64),
-        labels=np.full(n, "all"),
-    )
-    made = changes(series)
-    return made is not None and bool(made.points)
+    lives = drawn.lives
+    times = {"start_s": lives.start_s[mine], "end_s": float(lives.end_s.max())}
+    return changed(drawn.tokens[mine], lives.rounds[mine], **times)
 
 
-def unfinished(world: Server, trials: int) -> Figures:
-    """Return for each choice of requests the share of recordings in which a change is found; the
-    mean acceptance length over that of whole requests, minus 1; and the share of rounds used."""
+def unfinished(world: Server, seed: int) -> Figures:
+    """Return for each choice of requests whether a change is found, their acceptance length, and
+    the share of rounds used."""
+    drawn = recording(world, seed)
+    rounds, out = drawn.lives.rounds, dict[str, float]()
+    for choice, mine in choices(drawn).items():
+        out[f"{choice}_changed"] = is_changed(drawn, mine)
+        out[f"{choice}_bias"] = float(drawn.tokens[mine].sum() / rounds[mine].sum())
+        out[f"{choice}_kept"] = float(rounds[mine].sum() / rounds.sum())
+    return out
 
-    def trial(world: Server, seed: int) -> Figures:
-        drawn = recording(world, seed)
-        rounds, out = drawn.lives.rounds, dict[str, float]()
-        for choice, mine in choices(drawn).items():
-            out[f"{choice}_changed"] = changed(drawn, mine)
-            out[f"{choice}_bias"] = float(drawn.tokens[mine].sum() / rounds[mine].sum())
-            out[f"{choice}_kept"] = float(rounds[mine].sum() / rounds.sum())
-        return out
 
+def _biases(world: Server, made: Sequence[Figures]) -> Figures:
+    """Return the mean acceptance length over that of whole requests, minus 1, as the bias."""
+    row = means(world, made)
     true = true_length(world)
-    row = mean_of(trial)(world, trials)
     return {name: value / true - 1 if "bias" in name else value for name, value in row.items()}
-
-
-def _of_cohort(_: Server, row: Figures, trials: int) -> Iterator[Rate]:
-    yield false("change", row["cohort_changed"], trials)
-    yield Rate(name="bias", value=row["cohort_bias"], least=-CERTAIN, most=CERTAIN)
 
 
 UNFINISHED = Table(
     name="unfinished",
     title="A stationary server read while it runs, {trials} recordings each",
     worlds=SERVERS,
-    figures=unfinished,
-    rates=_of_cohort,
+    trial=unfinished,
+    summary=_biases,
+    wanted=lambda _: {"cohort_changed": NEVER, "cohort_bias": within(CERTAIN)},
     formats={f"{choice}_bias": "+.2%" for choice in ("cohort", "all", "finished")},
+)
+TABLES = (
+    *(CHANGES, OVER_TIME, WITH_UPDATES, OF_SAME_PROMPTS, OF_REPLICAS),
+    UNFINISHED,
 )

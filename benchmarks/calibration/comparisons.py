@@ -1,21 +1,20 @@
-"""Whether like is compared with like: two runs, or a run and its baseline, that differ in more than
-their drafter, and their twins in which nothing else differs.
+"""Comparisons and gates: two runs of one truth, of two drafters, and of two that differ in more.
 
-Each world of a fault is drawn with one drafter (or with speculation that costs time) and something
-else that differs, which decides the figures; what a world allows to be answered is with it. Its
-twin has no such difference, and a drafter that is worse; that must be found. Answers are those of a
-whole analysis of two trace files: the first screen's, the finding about depths, the sentence of
-`driftscope compare`, and the gate that requires an acceptance length to be no worse. Wanted: wrong
-in at most 6.8 % of 400 pairs of runs, found in 80 % of the twins, and a gate that gives the answer
-of the first screen in all of them.
+Wanted: two runs of one drafter differ in at most 6.8 % of the pairs (5 %, and 1.64 standard errors
+of 400 pairs), also where they serve other shares of two labels; a drafter that is dead, halved or
+worse on both labels is found. A world of `COMPARISONS` is drawn with one drafter (or with
+speculation that costs time) and something else that differs, which decides the figures; its twin
+has no such difference, and a drafter that is worse, which must be found by a whole analysis of two
+trace files: the first screen's answer, the finding about depths, the sentence of `driftscope
+compare`, and the gate that requires an acceptance length to be no worse.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,22 +22,153 @@ import pyarrow.compute as pc
 from support.simulate import Cost, Prompts, Truth
 from support.simulate.draw import difficulty
 from support.simulate.sums import side
-from support.simulate.write import simulate
 
-from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
-from driftscope.analysis.compare import comparison, verdict
-from driftscope.analysis.gate import Outcome, rule_of
-from driftscope.analysis.pairing import BY_DIGEST, Pairing
+from benchmarks.calibration.estimates import RUNS, twice
+from benchmarks.calibration.runs import compared, differ, trace_of
+from benchmarks.calibration.table import FOUND, MOSTLY, NEVER, Bound, Figures, Table
+from driftscope.analysis.baseline_relation import relation_of
+from driftscope.analysis.comparability import NO_DIFFERENCE
+from driftscope.analysis.compare import verdict
+from driftscope.analysis.figures.results import acceptance_of
+from driftscope.analysis.figures.rounds import Side
+from driftscope.analysis.gate import Facts, Outcome, judge, rule_of
 from driftscope.cli.gate_run import judge_analysis
-from driftscope.findings.catalogue import Analysis
 from driftscope.findings.finding import Answer, Topic
 from driftscope.findings.first_screen import State
 from driftscope.pipeline import Inputs, analyze, conclude, measure
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.reader import Trace
 
-K = 4
+GATE = "acceptance.mean_length < baseline.acceptance.mean_length"
+RULES = (GATE, "acceptance.marginal[-1] < baseline.acceptance.marginal[-1]")
+TWICE = {
+    f"{name}, {'paired' if paired else 'unpaired'}": (truth, paired)
+    for name, truth in RUNS.items()
+    for paired in (False, True)
+}
+"""Truth of two runs, and whether they are of the same prompts."""
+
+
+def false_calls(world: tuple[Truth, bool], trial: int) -> Figures:
+    """Return whether two runs of one truth are called different."""
+    truth, paired = world
+    return {"called": differ(*twice(truth, trial, paired=paired), paired=paired)}
+
+
+def false_gates(world: tuple[Truth, bool], trial: int) -> Figures:
+    """Return whether a run fails the gate whose baseline is another run of its truth."""
+    truth, paired = world
+    return {"called": _breaks(RULES, *twice(truth, trial, paired=paired), paired=paired)}
+
+
+def _breaks(rules: Sequence[str], baseline: Side, run: Side, *, paired: bool = False) -> bool:
+    """Return whether a run breaks a rule."""
+    facts = Facts(
+        run=_figures(run),
+        baseline=_figures(baseline),
+        has_finding=lambda _: None,
+        relation=relation_of([compared(baseline, run, paired=paired)], NO_DIFFERENCE),
+    )
+    judged = judge([rule_of(text) for text in rules], [("run", facts)])
+    return any(row.outcome is Outcome.BROKEN for row in judged)
+
+
+def _figures(run: Side) -> dict[str, Any]:
+    """Return the figures in the form of the JSON report."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(acceptance_of(run.rounds, spread=True))))
+    return {"acceptance": found}
+
+
+FALSE_CALLS = Table(
+    name="false_calls",
+    title="Two runs of the same truth, {trials} comparisons: share with any difference",
+    worlds=TWICE,
+    trial=false_calls,
+    wanted=lambda _: {"called": NEVER},
+)
+GATE_FAILURES = replace(
+    FALSE_CALLS,
+    name="gate",
+    title="Two runs of the same truth, {trials} gates: share that fails",
+    trial=false_gates,
+)
+
+
+DEAD = 1e-9
+FIRST = Truth().conditional[0]
+BROKEN: dict[str, tuple[float, ...]] = {
+    "dead": (DEAD,) * Truth().k,
+    "dead from depth 2": (FIRST, *(DEAD,) * (Truth().k - 1)),
+    "halved at depth 1": (FIRST / 2, *Truth().conditional[1:]),
+}
+"""Conditional acceptance of the second drafter."""
+
+
+def parted(world: tuple[Truth, tuple[float, ...], bool], trial: int) -> Figures:
+    """Return whether a pair of runs differs, and the first depth that does."""
+    truth, conditional, paired = world
+    runs = twice(truth, trial, paired=paired, other=replace(truth, conditional=conditional))
+    first = compared(*runs, paired=paired).parts_from
+    return {"parted": first is not None, "first": first}
+
+
+PARTING = Table(
+    name="parting",
+    title="Two drafters: share of pairs that part",
+    worlds={
+        f"{run}, {world}, {'paired' if paired else 'unpaired'}": (truth, conditional, paired)
+        for run, truth in RUNS.items()
+        for world, conditional in BROKEN.items()
+        for paired in (True, False)
+    },
+    trial=parted,
+    wanted=lambda _: {"parted": FOUND},
+    formats={"first": ".1f"},
+    most_trials=20,
+)
+
+
+EASY, HARD = 0.6, -0.6
+"""Logit shifts of the two labels."""
+MIXES = {"50 % and 50 %": (0.5, 0.5), "35 % and 65 %": (0.35, 0.65), "10 % and 90 %": (0.1, 0.9)}
+"""Share of the easy label in each of two runs."""
+
+
+def other_mixes(mix: tuple[float, float], trial: int) -> Figures:
+    """Return whether two runs of one drafter are called different, with and without a common mix of
+    labels, and break GATE; and whether a worse one, which serves more of the easy label, does."""
+    first, second = mix
+    a, b = _mix(2 * trial, first), _mix(2 * trial + 1, second)
+    worse = _mix(2 * trial + 1, second, -0.5)
+    unlabelled = (replace(run, labels=("",) * len(run.labels)) for run in (a, b))
+    return {
+        "called": differ(a, b),
+        "as_served": differ(*unlabelled),
+        "found": differ(a, worse),
+        "gate": _breaks([GATE], a, b),
+        "gate_found": _breaks([GATE], a, worse),
+    }
+
+
+def _mix(seed: int, easy: float, shift: float = 0.0) -> Side:
+    kinds = (
+        Prompts(label="easy", share=easy, shift=EASY + shift),
+        Prompts(label="hard", share=1 - easy, shift=HARD + shift),
+    )
+    truth = Truth(requests=200, rounds=20, prompts=kinds, seed=seed, prompts_seed=100_000 + seed)
+    return side(truth)
+
+
+LABEL_MIX = Table(
+    name="label_mix",
+    title="Two runs with other mixes of two labels, {trials} pairs each: share called different",
+    worlds=MIXES,
+    trial=other_mixes,
+    wanted=lambda _: {"called": NEVER, "gate": NEVER, "found": FOUND, "gate_found": FOUND},
+)
+
+
 RUN = Truth(
-    k=K,
+    k=4,
     requests=80,
     rounds=15,
     conditional=(0.82, 0.78, 0.75, 0.72),
@@ -50,11 +180,6 @@ RUN = Truth(
 )
 WORSE = tuple(0.85 * rate for rate in RUN.conditional)
 """Rates of a drafter that accepts clearly less."""
-ONE_LENGTH = replace(RUN, prompts=(Prompts(tokens=(512, 512)),))
-OTHER_PROMPTS = replace(
-    RUN, prompts=(Prompts(tokens=(512, 512), shift=-0.6),), prompts_seed=12, seed=9
-)
-"""Harder ones, of the same length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +200,26 @@ class World:
     right: Answer = Answer.NO
     """Answer about the twin."""
 
+    def __call__(self, trial: int) -> Figures:
+        """Return whether an answer about the confounded pair is wrong, whether the first screen
+        asks for something because of it or cannot tell, whether the right answer about the twin is
+        given, and whether the gate gives the answers of the first screen."""
+        pairs = ((self.first, self.second), (self.twin_of or self.first, self.twin))
+        confounded, twin = (
+            _said_of(trace_of(one), _trace(other, self.missing))
+            for one, other in (_anew(*pair, trial) for pair in pairs)
+        )
+        return {
+            "wrong": confounded.is_wrong(self.allowed),
+            "acts": confounded.acts,
+            "cannot_tell": confounded.answer is Answer.CANNOT_TELL,
+            "found": twin.answer is self.right,
+            "agree": [said.answer is said.gate for said in (confounded, twin)],
+        }
 
-SHORT = Prompts(tokens=(40, 60))
-ALONG = replace(RUN, requests=120, prompts=(SHORT,), context=-0.45, between=0.3)
-"""Acceptance that falls with the position in the answer."""
+
+def _other(run: Truth, **facts: Any) -> Truth:
+    return replace(run, seed=9, **facts)
 
 
 def _sampled(share: float) -> tuple[Prompts, ...]:
@@ -88,68 +229,69 @@ def _sampled(share: float) -> tuple[Prompts, ...]:
     )
 
 
-def _mixed(code: float) -> tuple[Prompts, ...]:
+def _labelled(code: float) -> tuple[Prompts, ...]:
     return (
         Prompts(label="code", share=code, shift=0.7),
         Prompts(label="chat", share=1 - code, shift=-0.7),
     )
 
 
+ONE_LENGTH = replace(RUN, prompts=(Prompts(tokens=(512, 512)),))
+HARDER = _other(RUN, prompts=(Prompts(tokens=(512, 512), shift=-0.6),), prompts_seed=12)
+"""Other prompts, harder ones, of the same length."""
+ALONG = replace(RUN, requests=120, prompts=(Prompts(tokens=(40, 60)),), context=-0.45, between=0.3)
+"""Acceptance that falls with the position in the answer."""
 SESSIONS = replace(
-    RUN, requests=120, sessions=20, kind_by_session=True, between=0.3, prompts=_mixed(0.35)
+    RUN, requests=120, sessions=20, kind_by_session=True, between=0.3, prompts=_labelled(0.35)
 )
-
+MANY = replace(RUN, requests=200)
+NO_WORSE = (Answer.YES, Answer.CANNOT_TELL)
 WORLDS: dict[str, World] = {
     "A1 hardest prompts missing": World(
-        first=replace(RUN, requests=200),
-        second=replace(RUN, requests=200, seed=9, conditional=WORSE),
-        twin=replace(RUN, requests=200, seed=9),
+        first=MANY,
+        second=_other(MANY, conditional=WORSE),
+        twin=_other(MANY),
         missing=0.09,
         allowed=(Answer.NO, Answer.CANNOT_TELL),
         right=Answer.YES,
     ),
     "A4a longer answers": World(
         first=ALONG,
-        second=replace(ALONG, rounds=60, seed=9),
-        twin=replace(ALONG, seed=9, conditional=tuple(0.85 * rate for rate in WORSE)),
+        second=_other(ALONG, rounds=60),
+        twin=_other(ALONG, conditional=tuple(0.85 * rate for rate in WORSE)),
     ),
     "A4b more sampled requests": World(
         first=replace(RUN, prompts=_sampled(0.2)),
-        second=replace(RUN, prompts=_sampled(0.6), seed=9),
-        twin=replace(RUN, prompts=_sampled(0.2), seed=9, conditional=WORSE),
+        second=_other(RUN, prompts=_sampled(0.6)),
+        twin=_other(RUN, prompts=_sampled(0.2), conditional=WORSE),
     ),
     "A6 smaller K": World(
         first=replace(RUN, k=8, conditional=(0.8,) * 8),
-        second=replace(RUN, k=3, conditional=(0.8,) * 3, seed=9),
-        allowed=(Answer.YES, Answer.CANNOT_TELL),
-        twin=replace(RUN, k=3, conditional=(0.65,) * 3, seed=9),
+        second=_other(RUN, k=3, conditional=(0.8,) * 3),
+        allowed=NO_WORSE,
+        twin=_other(RUN, k=3, conditional=(0.65,) * 3),
     ),
     "A7 other prompts of one length": World(
-        first=ONE_LENGTH,
-        second=OTHER_PROMPTS,
-        twin=replace(ONE_LENGTH, conditional=WORSE, seed=9),
+        first=ONE_LENGTH, second=HARDER, twin=_other(ONE_LENGTH, conditional=WORSE)
     ),
     "A7 the same, without digests": World(
         first=replace(ONE_LENGTH, digests=False),
-        second=replace(OTHER_PROMPTS, digests=False),
-        twin=replace(RUN, digests=False, conditional=WORSE, seed=9),
+        second=replace(HARDER, digests=False),
+        twin=_other(RUN, digests=False, conditional=WORSE),
         twin_of=replace(RUN, digests=False),
     ),
     "another load, the same prompts": World(
         first=RUN,
-        second=replace(RUN, batches=(24,), seed=9),
-        allowed=(Answer.YES, Answer.CANNOT_TELL),
-        twin=replace(RUN, batches=(24,), conditional=WORSE, seed=9),
+        second=_other(RUN, batches=(24,)),
+        allowed=NO_WORSE,
+        twin=_other(RUN, batches=(24,), conditional=WORSE),
     ),
     "A16 few sessions, another mix": World(
         first=SESSIONS,
-        second=replace(SESSIONS, prompts=_mixed(0.65), prompts_seed=12, seed=9),
-        twin=replace(SESSIONS, conditional=WORSE, seed=9),
+        second=_other(SESSIONS, prompts=_labelled(0.65), prompts_seed=12),
+        twin=_other(SESSIONS, conditional=WORSE),
     ),
 }
-
-
-NO_WORSE = "no_worse(acceptance.mean_length, 5%)"
 GATES = {Outcome.HELD: Answer.YES, Outcome.BROKEN: Answer.NO, Outcome.UNDECIDED: Answer.CANNOT_TELL}
 
 
@@ -172,47 +314,40 @@ class Said:
         return told or self.answer not in allowed or self.gate not in allowed
 
 
-def said_of(first: Trace, second: Trace) -> Said:
+def _said_of(first: Trace, second: Trace) -> Said:
     """Return what is concluded about the second run, with the first as baseline."""
     measured = measure(Inputs(sources=[second], labels=["new"], baseline=first))
     analysis = conclude(measured.runs, (), measured.baseline)
     (answer,) = [about for about in analysis.answers if about.topic is Topic.ACCEPTANCE]
-    (judged,) = judge_analysis([rule_of(NO_WORSE, required=True)], analysis, measured.baseline)
-    comparison = analysis.cases[0].comparison
+    rule = rule_of("no_worse(acceptance.mean_length, 5%)", required=True)
+    (judged,) = judge_analysis([rule], analysis, measured.baseline)
+    comparison, screen = analysis.cases[0].comparison, analysis.screen
     assert comparison is not None
     told = verdict(comparison).partition(";")[0]
+    asks = screen.state in (State.ACT, State.LOOK) and screen.subject is None
     return Said(
         answer=answer.answer or Answer.CANNOT_TELL,
         gate=GATES[judged.outcome],
         differs=any(words in told for words in (" accepts more from ", " has the longer "))
         or any(f.id == "runs_part" and f.asks for f in analysis.findings),
-        acts=_acts(analysis),
+        acts=asks and bool(screen.lead.reference),
     )
 
 
-def _acts(analysis: Analysis) -> bool:
-    screen = analysis.screen
-    asks = screen.state in (State.ACT, State.LOOK) and screen.subject is None
-    return asks and bool(screen.lead.reference)
-
-
-def _trace(truth: Truth, missing: float = 0.0) -> Trace:
+def _trace(truth: Truth, missing: float) -> Trace:
     """Return a simulated run, without the rows of the hardest prompts."""
-    with tempfile.TemporaryDirectory() as folder:
-        trace = read_trace(simulate(Path(folder) / "run", truth))
+    trace = trace_of(truth)
     hardest = np.argsort(difficulty(truth))[: round(missing * truth.requests)]
     lost = pa.array([f"req-{n}" for n in hardest.tolist()], pa.string())
-    tables = {record: getattr(trace, record) for record in ("draft", "verify", "request")}
-    return replace(
-        trace,
-        **{
-            record: rows.filter(pc.invert(pc.is_in(rows.column("request"), lost)))
-            for record, rows in tables.items()
-        },
-    )
+    kept = {
+        record: rows.filter(pc.invert(pc.is_in(rows.column("request"), lost)))
+        for record in ("draft", "verify", "request")
+        for rows in [getattr(trace, record)]
+    }
+    return replace(trace, **kept)
 
 
-def _drawn(first: Truth, second: Truth, trial: int) -> tuple[Truth, Truth]:
+def _anew(first: Truth, second: Truth, trial: int) -> tuple[Truth, Truth]:
     """Return two runs that are drawn anew; runs of the same prompts stay so."""
     seeds = 1000 * (trial + 1)
     return (
@@ -221,105 +356,62 @@ def _drawn(first: Truth, second: Truth, trial: int) -> tuple[Truth, Truth]:
     )
 
 
-def of_world(world: World, trial: int) -> Figures:
-    """Return whether an answer about the confounded pair is wrong, whether the first screen asks
-    for something because of it or cannot tell, whether the right answer about the twin is given,
-    and whether the gate gives the answers of the first screen."""
-    first, second = _drawn(world.first, world.second, trial)
-    confounded = said_of(_trace(first), _trace(second, world.missing))
-    first, second = _drawn(world.twin_of or world.first, world.twin, trial)
-    twin = said_of(_trace(first), _trace(second, world.missing))
-    return {
-        "wrong": confounded.is_wrong(world.allowed),
-        "acts": confounded.acts,
-        "cannot_tell": confounded.answer is Answer.CANNOT_TELL,
-        "found": twin.answer is world.right,
-        "agree": [said.answer is said.gate for said in (confounded, twin)],
-    }
-
-
-COSTLY = Cost(draft_s=0.012, depth_s=0.004)
-"""A drafter that costs more time than it saves."""
-CHEAP = Cost(draft_s=0.0004, depth_s=0.0004)
 CROWDED, QUIET = (24,), (2,)
 """Numbers of requests at once."""
+COSTS = replace(RUN, cost=Cost(draft_s=0.012, depth_s=0.004), batches=QUIET, requests=120)
+"""A drafter that costs more time than it saves."""
+SAVES = replace(COSTS, cost=Cost(draft_s=0.0004, depth_s=0.0004))
 
 
 def _other_load(trial: int) -> Figures:
     """Return what is said of speculation that costs time, against a baseline of another load; and
     of speculation that pays, at the same load."""
-    costs = replace(RUN, cost=COSTLY, batches=QUIET, requests=120)
-    saves = replace(RUN, cost=CHEAP, batches=QUIET, requests=120)
-    (answer, acts), (twin, _) = (
-        _pays(run, batches, trial) for run, batches in ((costs, CROWDED), (saves, QUIET))
-    )
-    return {
-        "wrong": answer is not Answer.CANNOT_TELL,
-        "acts": acts,
-        "cannot_tell": answer is Answer.CANNOT_TELL,
-        "found": twin is Answer.YES,
-        "agree": None,
-    }
+    (answer, acts), (twin, _) = (_pays(*run, trial) for run in ((COSTS, CROWDED), (SAVES, QUIET)))
+    untold = answer is Answer.CANNOT_TELL
+    found = twin is Answer.YES
+    return {"wrong": not untold, "acts": acts, "cannot_tell": untold, "found": found, "agree": None}
 
 
 def _pays(run: Truth, batches: tuple[int, ...], trial: int) -> tuple[Answer, bool]:
     """Return whether speculation pays beside a server without it that has such batches, and whether
     the first screen asks for something for it."""
-    plain, mine = _drawn(replace(replace(run, batches=batches), k_zero_above=0), run, trial)
-    analysis = analyze(Inputs(sources=[_trace(mine)], labels=["run"], baseline=_trace(plain)))
+    plain, mine = _anew(replace(run, batches=batches, k_zero_above=0), run, trial)
+    analysis = analyze(Inputs(sources=[trace_of(mine)], labels=["run"], baseline=trace_of(plain)))
     about = (*analysis.findings, *analysis.answers)
     (answer,) = [found.answer for found in about if found.topic is Topic.PAYS and found.answer]
     screen = analysis.screen
     return answer, screen.lead.topic is Topic.PAYS and screen.state is State.ACT
 
 
-LONG = replace(RUN, requests=400, rounds=400, between=0.2)
-HARDLY, CLEARLY = 0.997, 0.95
-"""Factors of the rates of a drafter that is worse by 0.4 % of the acceptance length, and by 6 %."""
-
-
-def _no_matter(trial: int) -> Figures:
-    """Return whether a difference that does not matter, over 160,000 rounds of the same prompts, is
-    told, and one that does."""
-    wrong, found = _differs(HARDLY, trial), _differs(CLEARLY, trial)
-    return {"wrong": wrong, "acts": None, "cannot_tell": None, "found": found, "agree": None}
-
-
-def _differs(factor: float, trial: int) -> bool:
-    rates = tuple(factor * rate for rate in LONG.conditional)
-    first, second = (side(truth) for truth in _drawn(LONG, replace(LONG, conditional=rates), trial))
-    rows = np.arange(len(first.labels))
-    pairing = Pairing(how=BY_DIGEST, first=rows, second=rows, alone=0)
-    return any(row.differs for row in comparison(first, second, ("a", "b"), pairing).differences)
-
-
-MOST_LONG = 40
-"""Number of pairs of long runs."""
-
-
-def comparisons(world: World | Callable[[int], Figures], trials: int) -> Figures:
-    """Return the rates of one world."""
-    if isinstance(world, World):
-        return mean_of(of_world)(world, trials)
-    long = world is _no_matter
-    return mean_of(lambda _, seed: world(seed))(world, min(trials, MOST_LONG) if long else trials)
-
-
-def _rates(_: object, row: Figures, trials: int) -> Iterator[Rate]:
-    yield false("wrong", row["wrong"], trials)
-    yield power("found in the twin", row["found"], trials, least=0.8)
-    yield Rate(name="gate and first screen agree", value=row["agree"], least=1.0)
-
-
 COMPARISONS = Table(
     name="comparisons",
     title="Two runs that differ in more than their drafter, and their twins, {trials} pairs each",
-    worlds={
-        **WORLDS,
-        "A3 baseline of another load": _other_load,
-        "A11 a difference of 0.4 %": _no_matter,
-    },
-    figures=comparisons,
-    rates=_rates,
+    worlds={**WORLDS, "A3 baseline of another load": _other_load},
+    trial=lambda world, seed: world(seed),
+    wanted=lambda _: {"wrong": NEVER, "found": MOSTLY, "agree": Bound(least=1.0)},
     most_trials=200,
+)
+
+
+LONG = replace(RUN, requests=400, rounds=400, between=0.2)
+
+
+def small_difference(factor: float, trial: int) -> Figures:
+    """Return whether a difference is told over 160,000 rounds of the same prompts."""
+    worse = replace(LONG, conditional=tuple(factor * rate for rate in LONG.conditional))
+    runs = (side(truth) for truth in _anew(LONG, worse, trial))
+    return {"told": differ(*runs, paired=True)}
+
+
+SMALL_DIFFERENCES = Table(
+    name="small_differences",
+    title="A small difference between long runs, {trials} pairs each: share told",
+    worlds={"A11 0.4 % of the acceptance length": 0.997, "6 % of the acceptance length": 0.95},
+    trial=small_difference,
+    wanted=lambda factor: {"told": NEVER if factor > 0.99 else MOSTLY},
+    most_trials=40,
+)
+TABLES = (
+    *(FALSE_CALLS, GATE_FAILURES, PARTING, LABEL_MIX),
+    *(COMPARISONS, SMALL_DIFFERENCES),
 )

@@ -8,7 +8,6 @@ not mislead that a replica, or a day, serves other labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -16,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
+from benchmarks.calibration.runs import chance
+from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, Table
 from driftscope.analysis.replays import summarise_rollups, versus
 from driftscope.analysis.rollups import Rollups
 from driftscope.analysis.statistics.ratio import MOST_SPANS
@@ -66,10 +66,10 @@ def draw(fleet: Fleet, replica: int, source: np.random.Generator, steps: int = S
         shift[at], own = own, 0.5 * own + step
     shift += source.normal(0.0, fleet.between) + (0.0 if replica else fleet.sick)
     kind = np.array([LABELS[label] + CONTEXTS[context] for label, context in KINDS])
-    chance = 1.0 / (1.0 + np.exp(-(kind + shift[:, None])))
+    chances = chance(kind + shift[:, None])
     reached = [rounds]
     for _ in range(K):
-        reached.append(source.binomial(reached[-1], chance))
+        reached.append(source.binomial(reached[-1], chances))
     return rounds, np.stack(reached[1:], axis=-1)
 
 
@@ -125,26 +125,24 @@ FLEETS = {
 }
 
 
-def _ranked(fleet: Fleet, row: Figures, trials: int) -> Iterator[Rate]:
-    yield false("found another", row["found another"], trials)
-    if fleet.replicas > 3 or not fleet.sick:  # among three, a sick one is a third of the others
-        yield false("another differs", row["another differs"], trials)
-    if fleet.sick:
-        yield power("found", row["found"], trials)
-    else:
-        yield false("found", row["found"], trials)
-        yield false("it differs", row["it differs"], trials)
+def _ranked(fleet: Fleet) -> dict[str, Bound]:
+    if not fleet.sick:
+        names = ("found", "found another", "it differs", "another differs")
+        return dict.fromkeys(names, NEVER)
+    wanted = {"found": FOUND, "found another": NEVER}
+    # Among three, a sick one is a third of the others.
+    return {**wanted, "another differs": NEVER} if fleet.replicas > 3 else wanted
 
 
 RANKED = Table(
     name="fleets",
     title="Rollups of fleets, {trials} each: share in which a replica differs",
     worlds=FLEETS,
-    figures=mean_of(ranked),
-    rates=_ranked,
+    trial=ranked,
+    wanted=_ranked,
     most_trials=200,
 )
-PAIRS: dict[str, Sequence[Fleet]] = {
+PAIRS: dict[str, tuple[Fleet, Fleet]] = {
     "two days alike": (Fleet(replicas=20), Fleet(replicas=20)),
     "more JSON": (Fleet(replicas=20), Fleet(replicas=20, json=0.6)),
     "a canary like the others": (Fleet(replicas=20, between=0.05), Fleet(replicas=1)),
@@ -152,7 +150,7 @@ PAIRS: dict[str, Sequence[Fleet]] = {
 }
 
 
-def compared(pair: Sequence[Fleet], seed: int) -> Figures:
+def compared(pair: tuple[Fleet, Fleet], seed: int) -> Figures:
     """Return whether two fleets differ."""
     source = np.random.default_rng([seed, 712])
     first, other = (
@@ -163,16 +161,12 @@ def compared(pair: Sequence[Fleet], seed: int) -> Figures:
     return {"differ": any(one.length_ratio and one.length_ratio.differs for one in found)}
 
 
-def _compared(pair: Sequence[Fleet], row: Figures, trials: int) -> Iterator[Rate]:
-    make = power if any(fleet.sick for fleet in pair) else false
-    yield make("differ", row["differ"], trials)
-
-
 COMPARED = Table(
     name="fleets_compared",
     title="Rollups of two fleets, {trials} each: share that differ",
     worlds=PAIRS,
-    figures=mean_of(compared),
-    rates=_compared,
+    trial=compared,
+    wanted=lambda pair: {"differ": FOUND if any(fleet.sick for fleet in pair) else NEVER},
     most_trials=400,
 )
+TABLES = (RANKED, COMPARED)

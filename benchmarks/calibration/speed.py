@@ -9,22 +9,20 @@ gets slower meanwhile; a speedup that the server's clock shows and its clients d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.calibration.table import Figures, Rate, Table, covered, false, holds, mean_of, power
+from benchmarks.calibration.runs import measurement
+from benchmarks.calibration.table import COVERED, FOUND, NEVER, Bound, Figures, Table, holds
 from driftscope.analysis.figures.results import Latency
-from driftscope.analysis.replays import SPECULATION, ReplaySummary, Row
+from driftscope.analysis.replays import SPECULATION, Row
 from driftscope.analysis.speed import is_faster, speed_by_means
 from driftscope.analysis.statistics.ratio import mean_interval
-from driftscope.analysis.validity import validity_of
 from driftscope.findings.case import replay_cases_of
 from driftscope.findings.finding import Answer
 from driftscope.findings.rules_pays import pays_for_clients, slower_for_clients
-from driftscope.trace.manifest import client_manifest
 
 PROMPTS, TOKENS = 24, 128
 PLAIN_S = 0.03
@@ -102,7 +100,16 @@ def answer_of(servers: Servers, seed: int) -> Any:
                     row["tpot_s"] *= 1.0 + servers.neighbour
             sides[drafts] += rows
             order += 1
-    plain, mine = (_replay(rows, drafts, servers.rounds) for drafts, rows in sides.items())
+    plain, mine = (
+        measurement(
+            "with" if drafts else "without",
+            {"baseline": "as asked", SPECULATION: drafts},
+            planned=len(rows),
+            rows=tuple(rows),
+            starts=servers.rounds,
+        )
+        for drafts, rows in sides.items()
+    )
     (case,) = replay_cases_of([mine], plain)
     return slower_for_clients(case) or pays_for_clients(case)
 
@@ -142,25 +149,6 @@ def _rows(
     ]
 
 
-def _replay(rows: list[Row], drafts: bool, starts: int) -> ReplaySummary:
-    workload = {"baseline": "as asked", SPECULATION: drafts}
-    return ReplaySummary(
-        label="with" if drafts else "without",
-        manifest=client_manifest("abc", {"model": "m"}, workload, ()),
-        planned=len(rows),
-        ended={},
-        cells=(),
-        joined=0,
-        outside_s=None,
-        gpu_used_bytes=None,
-        gpu_power_w=None,
-        problems=(),
-        rows=tuple(rows),
-        starts=starts,
-        validity=validity_of({}, (), warmup=None, length=(None, None), tpot=()),
-    )
-
-
 def _runs_as_served(seed: int) -> Figures:
     """Return whether one of two runs of one server is called faster, by their means."""
     source = np.random.default_rng([seed, 162])
@@ -182,24 +170,20 @@ def _runs_as_served(seed: int) -> Figures:
     }
 
 
-def _rates(servers: Servers | None, row: Figures, trials: int) -> Iterator[Rate]:
-    truth = servers and servers.answer
-    if truth is Answer.YES:
-        yield power("said to pay", row["yes"], trials)
-        yield false("said to cost time", row["no"], trials)
-    elif truth is Answer.NO:
-        yield power("said to cost time", row["no"], trials)
-        yield false("said to pay", row["yes"], trials)
-    else:
-        yield false("said to pay or to cost time", row["yes"] + row["no"], trials)
-    yield power("clocks said to disagree", row["clocks"], trials)
-    yield covered("intervals that hold the truth", row["held"], trials)
+def _wanted(servers: Servers | None) -> dict[str, Bound]:
+    wanted = {
+        Answer.YES: {"yes": FOUND, "no": NEVER},
+        Answer.NO: {"no": FOUND, "yes": NEVER},
+        Answer.CANNOT_TELL: {"yes+no": NEVER},
+    }[servers.answer if servers else Answer.CANNOT_TELL]
+    return {**wanted, "clocks": FOUND, "held": COVERED}
 
 
 SPEED = Table(
     name="speed",
     title="Whether speculation pays: answers of {trials} measurements of 24 prompts",
     worlds=WORLDS,
-    figures=mean_of(decisions),
-    rates=_rates,
+    trial=decisions,
+    wanted=_wanted,
 )
+TABLES = (SPEED,)

@@ -1,9 +1,13 @@
-"""A table of the calibration: rows of rates measured in worlds of known truth, and their bounds."""
+"""The harness of the calibration: worlds of known truth, one trial of them, and what must be said.
+
+A table names worlds and their truths, makes one `trial(truth, seed)` of a world, and tells by
+`wanted(truth)` which of the figures must lie within which bounds.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -12,55 +16,51 @@ import numpy as np
 from driftscope.analysis.statistics.intervals import Interval
 
 NOMINAL = 0.05
-FALSE_AT_MOST = 0.068
-"""Largest share of false answers: the nominal 5 % and 1.64 standard errors of 400 trials."""
-COVERED_AT_LEAST = 0.93
-COVERED_OF_FEW = 0.9
-"""Smallest coverage over few clusters or spans of time."""
-POWER_AT_LEAST = 0.9
 ERRORS = 3.1
 """Standard errors that chance is allowed with fewer trials than the bounds are made for. About
 fifty rates are checked together, of which one in five hundred may pass a bound of so many."""
+_SPREAD = math.sqrt(NOMINAL * (1 - NOMINAL))
 
 Figures: TypeAlias = Mapping[str, Any]
 """Figures by name: a share, a number, words, or None where no trial gives one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """One rate of a row and its bounds."""
+class Bound:
+    """Bounds of a figure, which chance widens where trials are few."""
 
-    name: str
-    value: float | None
-    """None: no trial gave one, so that nothing is checked."""
     least: float = -math.inf
     most: float = math.inf
+    spread: float = 0.0
+    """Standard deviation of one trial."""
+    margin: float = 0.0
+    """Distance from the bound to what is wanted in the limit of many trials."""
+    per: str = ""
+    """Figure that is the share of the trials that count; "": all do."""
 
-    @property
-    def is_met(self) -> bool:
-        """Whether the rate lies within its bounds."""
-        return self.value is None or self.least <= self.value <= self.most
-
-
-def slack(rate: float, trials: int) -> float:
-    """Return what chance is allowed in `trials` trials of an event of this rate."""
-    return ERRORS * math.sqrt(rate * (1 - rate) / trials)
-
-
-def false(name: str, value: float | None, trials: int) -> Rate:
-    """Return the rate of false answers."""
-    return Rate(name=name, value=value, most=max(FALSE_AT_MOST, NOMINAL + slack(NOMINAL, trials)))
+    def limits(self, trials: float) -> tuple[float, float]:
+        """Return the bounds in so many trials."""
+        wider = max(0.0, ERRORS * self.spread / math.sqrt(max(trials, 1)) - self.margin)
+        return self.least - wider, self.most + wider
 
 
-def covered(name: str, value: float | None, trials: int) -> Rate:
-    """Return the share of the 95 % intervals that contain the truth."""
-    least = min(COVERED_AT_LEAST, 1 - NOMINAL - slack(NOMINAL, trials))
-    return Rate(name=name, value=value, least=least)
+def found(least: float) -> Bound:
+    """Return the bound of the share of trials in which what is there must be found."""
+    return Bound(least=least, spread=math.sqrt(least * (1 - least)))
 
 
-def power(name: str, value: float | None, trials: int, *, least: float = POWER_AT_LEAST) -> Rate:
-    """Return the share of the trials in which what is there is found."""
-    return Rate(name=name, value=value, least=least - slack(least, trials))
+FOUND, MOSTLY = found(0.9), found(0.8)
+NEVER = Bound(most=0.068, spread=_SPREAD, margin=0.018)
+"""False answers: 5 %, or with 400 trials that and 1.64 standard errors."""
+COVERED = Bound(least=0.93, spread=_SPREAD, margin=0.02)
+"""Share of the 95 % intervals that contain the truth."""
+COVERED_BY_FEW = Bound(least=0.9, spread=_SPREAD)
+"""The same over few clusters or spans of time."""
+
+
+def within(size: float, *, spread: float = 0.0) -> Bound:
+    """Return the bound of an error."""
+    return Bound(least=-size, most=size, spread=spread)
 
 
 def holds(interval: Interval | None, truth: float) -> bool | None:
@@ -68,25 +68,28 @@ def holds(interval: Interval | None, truth: float) -> bool | None:
     return None if interval is None else interval.low <= truth <= interval.high
 
 
-def known(values: Iterable[Any]) -> list[Any]:
+def known(values: Iterator[Any] | Sequence[Any]) -> list[Any]:
     """Return the values that are not None."""
     return [value for value in values if value is not None]
 
 
-def mean_of(trial: Callable[[Any, int], Figures]) -> Callable[[Any, int], Figures]:
-    """Return what measures a world by its trials: `trial(truth, seed)` returns the figures of one,
-    of which the means are taken. A figure may be several numbers, all of which count, or None."""
-
-    def figures(truth: Any, trials: int) -> Figures:
-        made = [trial(truth, seed) for seed in range(trials)]
-        return {name: _mean([one[name] for one in made]) for name in made[0]}
-
-    return figures
+def means(_: Any, made: Sequence[Figures]) -> Figures:
+    """Return the mean of each figure over the trials. A figure of one trial may be several numbers,
+    all of which count, or None."""
+    columns = {name: np.hstack([[], *known([one[name] for one in made])]) for name in made[0]}
+    return {name: float(column.mean()) if len(column) else None for name, column in columns.items()}
 
 
-def _mean(values: Sequence[Any]) -> float | None:
-    every = np.hstack([np.empty(0), *known(values)])
-    return float(every.mean()) if len(every) else None
+def at_worst(_: Any, made: Sequence[Figures]) -> Figures:
+    """Return the mean of each figure at the depth where it is worst: of answers, which are true or
+    false, the smallest share, and of errors the largest size."""
+    out: dict[str, float | None] = {}
+    for name in made[0]:
+        by_depth = np.array(known([one[name] for one in made]))
+        mean = by_depth.mean(axis=0) if len(by_depth) else None
+        worst = np.min if by_depth.dtype == np.bool_ else lambda errors: np.abs(errors).max()
+        out[name] = None if mean is None else float(worst(mean))
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +103,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Worlds of known truth, each with the figures that `figures(truth, trials)` measures, of which
-    `rates(truth, figures, trials)` bounds some."""
+    """Worlds of known truth, and how often what must be said of them is said."""
 
     name: str
     title: str
     """Title above the table; {trials} is replaced."""
     worlds: Mapping[str, Any]
     """Truth of each world."""
-    figures: Callable[[Any, int], Figures]
-    rates: Callable[[Any, Figures, int], Iterator[Rate]]
+    trial: Callable[[Any, int], Figures]
+    """Function that returns the figures of one trial from truth and seed."""
+    wanted: Callable[[Any], Mapping[str, Bound]]
+    """Function that returns bounds by figure from the truth; of "a+b" the sum is bounded."""
+    summary: Callable[[Any, Sequence[Figures]], Figures] = means
+    """Function that returns the figures of a world from those of its trials."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """Format of each figure that is no share, by name."""
     most_trials: int | None = None
@@ -121,7 +127,8 @@ class Table:
     def row(self, world: str, trials: int) -> Row:
         """Measure one world."""
         truth = self.worlds[world]
-        return Row(world=world, truth=truth, figures=self.figures(truth, trials))
+        made = [self.trial(truth, seed) for seed in range(trials)]
+        return Row(world=world, truth=truth, figures=self.summary(truth, made))
 
     def measure(self, trials: int, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
         """Measure and print the table; return its rows, and a line for each breach of a bound."""
@@ -133,16 +140,24 @@ class Table:
         return rows, self.breaches(rows, trials)
 
     def breaches(self, rows: Sequence[Row], trials: int) -> list[str]:
-        """Return one line for each rate that does not meet its bounds."""
-        return [
-            f"{self.name}: {row.world}: {rate.name} {rate.value:.3f}, wanted {_wanted(rate)}"
-            for row in rows
-            for rate in self.rates(row.truth, row.figures, trials)
-            if not rate.is_met
-        ]
+        """Return one line for each figure that does not lie within its bounds. A figure that no
+        trial gave is not checked."""
+        out = []
+        for row in rows:
+            for name, bound in self.wanted(row.truth).items():
+                values = known([row.figures[part] for part in name.split("+")])
+                share = row.figures[bound.per] if bound.per else 1.0
+                least, most = bound.limits(share * trials)
+                if values and not least <= sum(values) <= most:
+                    wanted = f"at least {least:.3f}" if math.isinf(most) else f"at most {most:.3f}"
+                    if math.isfinite(least) and math.isfinite(most):
+                        wanted = f"{least:.3f} to {most:.3f}"
+                    value = f"{name.replace('_', ' ')} {sum(values):.3f}"
+                    out.append(f"{self.name}: {row.world}: {value}, wanted {wanted}")
+        return out
 
 
-def _lines(rows: Sequence[Row], formats: Mapping[str, str]) -> list[str]:
+def _lines(rows: Sequence[Row], formats: Mapping[str, str]) -> Iterator[str]:
     names = list(rows[0].figures)
     cells = [["world", *(name.replace("_", " ") for name in names)]]
     cells += [
@@ -150,23 +165,13 @@ def _lines(rows: Sequence[Row], formats: Mapping[str, str]) -> list[str]:
         for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    words = [True, *(isinstance(rows[0].figures[name], str) for name in names)]
-    return [
-        "  ".join(
-            cell.ljust(width) if left else cell.rjust(width)
-            for cell, width, left in zip(line, widths, words, strict=True)
-        ).rstrip()
-        for line in cells
-    ]
+    left = [True, *(isinstance(rows[0].figures[name], str) for name in names)]
+    for line in cells:
+        columns = zip(line, widths, left, strict=True)
+        yield "  ".join(f"{c:<{w}}" if words else f"{c:>{w}}" for c, w, words in columns).rstrip()
 
 
 def _cell(value: Any, form: str | None) -> str:
     if value is None:
         return ""
     return format(value, form or (".1%" if isinstance(value, float) else ""))
-
-
-def _wanted(rate: Rate) -> str:
-    if math.isinf(rate.most):
-        return f"at least {rate.least:.3f}"
-    return f"at most {rate.most:.3f}" if math.isinf(rate.least) else f"{rate.least} to {rate.most}"

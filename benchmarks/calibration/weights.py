@@ -8,7 +8,7 @@ none on its healthy twin and on weights that only look like it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from support.checkpoints import TARGET, State, changed
 from torch import Tensor
 from verification.inspected.plants import EAGLE3, EAGLE31, stored
 
-from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
+from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, Table
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks import weights
 from driftscope.inspect.checks.result import Inspected
@@ -122,22 +122,22 @@ def _from_targets_norm(state: State, source: torch.Generator) -> None:
 def _nothing(_state: State, _source: torch.Generator) -> None: ...
 
 
-World = tuple[str, bool, Damage]
-"""Result, whether the damage that it names is there, and what is done to the weights."""
+World = tuple[str, Bound, Damage]
+"""Result, how often it must be given, and what is done to the weights."""
 WORLDS: dict[str, World] = {
-    "matrices without their scales": ("scale_lost", True, _without_scales),
-    "matrices quantised and scaled back": ("scale_lost", False, _with_scales),
-    "a matrix with large numbers": ("scale_lost", False, _large),
-    "trained on, scales": ("scale_lost", False, _nothing),
-    "the target's head": ("head_is_targets", True, _targets_head),
-    "a head trained from the target's": ("head_is_targets", False, _head_from_targets),
-    "trained on, head": ("head_is_targets", False, _nothing),
-    "some norms of ones": ("norms_of_ones", True, _ones),
-    "norms that are not trained at all": ("norms_of_ones", False, _all_ones),
-    "norms trained from ones": ("norms_of_ones", False, _near_ones),
-    "the target's final norm": ("norm_is_targets", True, _targets_norm),
-    "a norm trained from the target's": ("norm_is_targets", False, _from_targets_norm),
-    "trained on, norm": ("norm_is_targets", False, _nothing),
+    "matrices without their scales": ("scale_lost", FOUND, _without_scales),
+    "matrices quantised and scaled back": ("scale_lost", NEVER, _with_scales),
+    "a matrix with large numbers": ("scale_lost", NEVER, _large),
+    "trained on, scales": ("scale_lost", NEVER, _nothing),
+    "the target's head": ("head_is_targets", FOUND, _targets_head),
+    "a head trained from the target's": ("head_is_targets", NEVER, _head_from_targets),
+    "trained on, head": ("head_is_targets", NEVER, _nothing),
+    "some norms of ones": ("norms_of_ones", FOUND, _ones),
+    "norms that are not trained at all": ("norms_of_ones", NEVER, _all_ones),
+    "norms trained from ones": ("norms_of_ones", NEVER, _near_ones),
+    "the target's final norm": ("norm_is_targets", FOUND, _targets_norm),
+    "a norm trained from the target's": ("norm_is_targets", NEVER, _from_targets_norm),
+    "trained on, norm": ("norm_is_targets", NEVER, _nothing),
 }
 
 
@@ -156,16 +156,12 @@ def called(world: World, seed: int) -> Figures:
         return {"called": any(one.id == result for check in CHECKS for one in check(inspected))}
 
 
-def _bounds(world: World, row: Figures, trials: int) -> Iterator[Rate]:
-    result, there, _ = world
-    yield (power if there else false)(result, row["called"], trials)
-
-
 WEIGHTS = Table(
     name="weights",
     title="Weights that were lost or copied: {trials} drafters in each world",
     worlds=WORLDS,
-    figures=mean_of(called),
-    rates=_bounds,
+    trial=called,
+    wanted=lambda world: {"called": world[1]},
     most_trials=100,
 )
+TABLES = (WEIGHTS,)

@@ -266,7 +266,8 @@ class Truth:
         node, weight = np.polynomial.hermite_e.hermegauss(_NODES)
         weight = weight / weight.sum()
         logit = self.logits()[:, None, None] + shift
-        rates = 1 / (1 + np.exp(-(logit + self.between * node[:, None] + self.within * node)))
+        spread = np.hypot(self.between, self.alike)
+        rates = 1 / (1 + np.exp(-(logit + spread * node[:, None] + self.within * node)))
         survived = np.cumprod(rates @ weight, axis=0)
         return np.asarray(survived @ weight)
 

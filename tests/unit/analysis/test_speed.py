@@ -17,10 +17,19 @@ from support.command import run_command
 from support.runs import Spec, write_run
 from support.simulate import Cost, Truth, simulate
 
-from benchmarks.calibration.confidence import WORLDS, drawn
-from benchmarks.calibration.k_advice import TRUTHS, World, recorded
-from benchmarks.calibration.what_if import ASKED, BATCHES, K, recorded_on, served, written
-from benchmarks.calibration.what_if import true_gain as gain_in
+from benchmarks.calibration.advice import (
+    AS_SERVED,
+    ASKED,
+    TRUTHS,
+    K,
+    World,
+    recorded,
+    recorded_on,
+    served,
+    true_gain,
+    written,
+)
+from benchmarks.calibration.inside import CONFIDENCES, scored_rounds
 from driftscope.analysis.advice import advise, served_option
 from driftscope.analysis.compare import verdict
 from driftscope.analysis.cost import fit
@@ -269,8 +278,8 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(seed: int) -> None:
 
 
 def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
-    world = WORLDS["too sure with depth"]
-    made = calibrations(drawn(world, 3)[0])
+    world = CONFIDENCES["too sure with depth"]
+    made = calibrations(scored_rounds(world, 3)[0])
     for at, planted in zip(made.by_depth, world.temperatures, strict=True):
         assert at.temperature_interval is not None
         assert at.temperature_interval.low <= planted <= at.temperature_interval.high
@@ -283,7 +292,7 @@ def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
 
 
 def test_what_each_kind_of_text_wastes() -> None:
-    rounds = drawn(WORLDS["kinds are off, their mix changes"], 1)[0]
+    rounds = scored_rounds(CONFIDENCES["kinds are off, their mix changes"], 1)[0]
     for of in calibrations(rounds).by_kind:
         mine = rounds.kind == of.kind
         thrown_away = rounds.drawn[mine].sum() - rounds.accepted[mine].sum()
@@ -302,31 +311,31 @@ def test_the_page_says_it_in_one_line_and_a_gate_reads_it(tmp_path: Path) -> Non
         assert run_command("check", run, "--fail-on", rule).returncode == code
 
 
-WORLD = World(verify=TRUTHS["linear"], rates=np.full(12, 0.7), depth_ms=0.5, weights=BATCHES)
+WORLD = World(verify=TRUTHS["linear"], rates=np.full(12, 0.7), depth_ms=0.5, weights=AS_SERVED)
 
 
 def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
     text = written(RandomState(3))
-    whole = served(text, 0.0)
+    whole = served(text, 0.0, K)
     model = fit([recorded(WORLD, k, RandomState(3)).cells for k in (K, 1)])
     assert model is not None
     made = policies(model, recorded_on(whole))
     found = {one.threshold: one.gain for one in made}
-    true = {at: gain_in(WORLD, whole, served(text, at)) for at in ASKED}
+    true = {at: true_gain(WORLD, whole, served(text, at, K)) for at in ASKED}
     assert sorted(ASKED, key=lambda at: found[at].value) == sorted(ASKED, key=true.__getitem__)
     for at in ASKED:
         assert found[at].value == pytest.approx(true[at], abs=0.02)
         assert found[at].interval is not None
         assert found[at].interval.low <= true[at] <= found[at].interval.high
     (most,) = [one.gain.value for one in made if one.name == ORACLE]
-    exact = gain_in(WORLD, whole, replace(whole, verified=whole.accepted))
+    exact = true_gain(WORLD, whole, replace(whole, verified=whole.accepted))
     assert most == pytest.approx(exact, abs=0.01) and most > max(true.values())
 
 
 def test_steps_of_one_k_do_not_tell_what_fewer_tokens_cost() -> None:
     model = fit([recorded(WORLD, K, RandomState(3)).cells])
     assert model is not None
-    assert policies(model, recorded_on(served(written(RandomState(3)), 0.0))) == ()
+    assert policies(model, recorded_on(served(written(RandomState(3)), 0.0, K))) == ()
 
 
 TRUTH = Truth(

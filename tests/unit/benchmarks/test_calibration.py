@@ -8,19 +8,10 @@ import pytest
 
 from benchmarks.calibration.__main__ import TABLES, main
 from benchmarks.calibration.causes import ABLATIONS, PARTS
-from benchmarks.calibration.comparisons import COMPARISONS
-from benchmarks.calibration.estimates import (
-    CLUSTERS,
-    COVERAGE,
-    SHARED_STEPS,
-    WORLDS,
-    drawn,
-    mean_length,
-)
-from benchmarks.calibration.pairs import FALSE_CALLS, LABEL_MIX, MIXES
+from benchmarks.calibration.comparisons import COMPARISONS, FALSE_CALLS, LABEL_MIX, MIXES
+from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, REPEATED, SHARED_STEPS, run_of
+from benchmarks.calibration.inside import WITHIN_REQUEST, Relation
 from benchmarks.calibration.table import Row
-from benchmarks.calibration.within_request import WITHIN_REQUEST
-from benchmarks.calibration.within_request import World as Relation
 from driftscope.analysis.statistics.ratio import intervals
 
 
@@ -34,14 +25,14 @@ def test_false_calls_are_bounded_by_chance(called: float, trials: int, met: bool
 
 def test_an_interval_that_is_too_narrow_is_a_breach() -> None:
     (line,) = COVERAGE.breaches([Row(world="r", figures={"covered": 0.9})], 1000)
-    assert line.startswith("coverage: r: coverage 0.900, wanted at least 0.9")
+    assert line.startswith("coverage: r: covered 0.900, wanted at least 0.9")
 
 
 def test_a_missed_relation_is_a_breach() -> None:
-    figures = {"called": 0.5, "covered": 0.95, "estimate": 1.0, "true_size": 1.0}
+    figures = {"called": 0.5, "covered": 0.95, "over_true_size": 1.0}
     row = Row(world="w", figures=figures, truth=Relation(effect=0.3))
     (line,) = WITHIN_REQUEST.breaches([row], 400)
-    assert "relation called 0.500" in line
+    assert "called 0.500" in line
 
 
 @pytest.mark.parametrize(
@@ -51,7 +42,7 @@ def test_a_missed_relation_is_a_breach() -> None:
         ({"tokens_found": 0.04}, None),
         ({"states_found": 0.5}, "states found 0.500, wanted at least 0.7"),
         ({"tokens_found": 0.3}, "tokens found 0.300, wanted at most 0.1"),
-        ({"states_off": -0.1}, "error of states -0.100, wanted"),
+        ({"states_off": -0.1}, "states off -0.100, wanted"),
     ],
 )
 def test_a_cause_that_is_mistaken_is_a_breach(figures: dict[str, float], words: str | None) -> None:
@@ -67,6 +58,8 @@ def test_a_cause_that_is_mistaken_is_a_breach(figures: dict[str, float], words: 
     ("table", "trials"),
     [
         ("gate", 20),
+        ("risk_sets", 40),
+        ("unfinished", 6),
         ("within_request", 60),
         ("k_advice", 20),
         ("cut_anew", 2),
@@ -88,7 +81,7 @@ def test_a_calibration_that_breaches_a_bound_fails(monkeypatch: pytest.MonkeyPat
         FALSE_CALLS,
         name="gate",
         worlds={"bad": None},
-        figures=lambda _, trials: {"called": 0.005 * trials},
+        trial=lambda _, seed: {"called": seed % 2 == 0},
     )
     monkeypatch.setitem(TABLES, "gate", table)
     lines: list[str] = []
@@ -109,13 +102,14 @@ def test_intervals_over_clusters_hold_the_truth_and_equal_runs_do_not_differ(nam
 
 
 def test_four_prompts_have_no_interval_however_often_they_are_asked() -> None:
-    assert intervals(drawn(WORLDS["4 prompts x 10"], 1).rounds.length_ratio()) == (None,)
+    assert intervals(run_of(REPEATED["4 prompts x 10"], 1).rounds.length_ratio()) == (None,)
 
 
 def test_the_truth_is_that_of_a_very_large_run() -> None:
-    world = WORLDS["200 prompts x 1"]
-    lengths = [drawn(world, seed).rounds.length_ratio().value[0] for seed in range(100)]
-    assert sum(lengths) / len(lengths) == pytest.approx(mean_length(world), abs=0.03)
+    for name in ("200 prompts x 1", "20 prompts x 15 sessions"):
+        truth = REPEATED[name]
+        lengths = [run_of(truth, seed).rounds.length_ratio().value[0] for seed in range(200)]
+        assert sum(lengths) / len(lengths) == pytest.approx(truth.mean_length(), abs=0.03)
 
 
 def test_another_mix_of_labels_is_no_difference_of_the_drafter() -> None:
@@ -139,7 +133,7 @@ def test_times_of_requests_at_once_are_not_independent_and_intervals_over_them_a
     assert SHARED_STEPS.breaches([row], 400) == []
     narrow = replace(row, figures={"covered": found["over_requests"]})
     (line,) = SHARED_STEPS.breaches([narrow], 400)
-    assert line.startswith("shared_steps: 4 at once, 320 requests: coverage 0.")
+    assert line.startswith("shared_steps: 4 at once, 320 requests: covered 0.")
 
 
 def test_a_gate_takes_the_pairs_that_the_first_screen_takes() -> None:

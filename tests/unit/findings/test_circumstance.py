@@ -19,11 +19,15 @@ from benchmarks.calibration.causes import (
     FARTHER,
     HARDER,
     LONG,
+    LOWER,
     SHORT,
     TEXT_BASE,
+    UPPER,
+    WIDE,
     WORLDS,
     case_of,
     case_of_text,
+    groups_of,
     two,
 )
 from driftscope.analysis.figures.requests import UNFINISHED
@@ -97,7 +101,7 @@ def _found(analysis: Analysis, name: str) -> list[Finding]:
 
 
 def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
-    truth = replace(BASE, **two(SHORT, LONG, HARDER))
+    truth = two(SHORT, LONG, HARDER)
     analysis = _analysed(simulate(tmp_path / "run", truth))
     (finding,) = _found(analysis, "context_or_label")
     assert finding.severity is Severity.INFO
@@ -112,9 +116,7 @@ def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
 
 def test_a_trace_gives_what_the_simulated_groups_give(tmp_path: Path) -> None:
     """The worlds above are sums without files: the same run, read from a trace, agrees."""
-    from benchmarks.calibration.causes import groups_of
-
-    truth = replace(BASE, **two((60, 900), (300, 3900), HARDER), context=FARTHER)
+    truth = two(LOWER, UPPER, HARDER, context=FARTHER)
     read = summarise(read_trace(simulate(tmp_path / "run", truth)), "run").groups
     drawn = groups_of(truth)
     (mine,), (theirs,) = read.labels_within_context, drawn.labels_within_context
@@ -148,9 +150,9 @@ def test_a_label_is_a_fault_of_the_drafter_only_where_another_one_loses_less(
     said: list[Severity] = []
     for trial in range(TRIALS):
         seeds = {"seed": 10_000 + trial, "prompts_seed": 50_000 + trial}
-        first = replace(BASE, **two((60, 3900), (60, 3900), theirs or 0.0), **seeds)
+        first = two(WIDE, WIDE, theirs or 0.0, **seeds)
         seeds["seed"] += OTHER
-        second = replace(BASE, **two((60, 3900), (60, 3900), mine), **seeds)
+        second = two(WIDE, WIDE, mine, **seeds)
         case = case_of(second, reference=None if theirs is None else first)
         finding = CATALOGUE["template_sensitivity"](case)
         if finding is not None:
@@ -161,7 +163,7 @@ def test_a_label_is_a_fault_of_the_drafter_only_where_another_one_loses_less(
 
 def test_requests_that_did_not_finish_have_no_label(tmp_path: Path) -> None:
     """Those that broke off accept far less; that makes no label of them."""
-    truth = replace(BASE, **two((60, 250), (60, 250)))
+    truth = two(SHORT, SHORT)
     run = simulate(tmp_path / "run", replace(truth, decay=-4.0))
     _keep_requests(run, 75)
     analysis = _analysed(run)
@@ -180,7 +182,7 @@ def _keep_requests(run: Path, most: int) -> None:
 
 
 def test_without_request_rows_contexts_are_compared_all_the_same(tmp_path: Path) -> None:
-    truth = replace(BASE, **two((60, 3900), (60, 3900)), context=FARTHER)
+    truth = two(WIDE, WIDE, context=FARTHER)
     run = simulate(tmp_path / "run", truth)
     for path in run.glob("request-*"):
         path.unlink()

@@ -10,14 +10,6 @@ from scipy.stats import combine_pvalues
 from support.simulate import Truth
 from support.simulate.sums import side
 
-from benchmarks.calibration.changes import (
-    CERTAIN,
-    SERVERS,
-    changed,
-    choices,
-    recording,
-    true_length,
-)
 from driftscope.analysis.compare import MARGINAL, Comparison, comparison
 from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
 from driftscope.analysis.statistics.changes import (
@@ -197,11 +189,6 @@ def test_every_factor_counts_where_cells_are_small() -> None:
     assert np.abs(left).max() < 1e-9
 
 
-TRIALS = 60
-MOST_CALLS = 8
-"""More than 8 of TRIALS at 5 % are called in 0.5 % of cases; the seeds are fixed."""
-
-
 def _lives(start: list[float], last: list[float], ended: list[bool], end_s: float) -> Lifetimes:
     n = len(start)
     return Lifetimes(
@@ -262,24 +249,6 @@ def test_a_cut_leaves_out_what_began_before_it() -> None:
     chosen = selection_of(lives, 5.0)
     assert chosen.early.tolist() == [True, True, False, False]
     assert chosen.kept.tolist() == [False, False, True, True]
-
-
-@pytest.mark.parametrize("name", ["both", "acceptance rises along an answer"])
-@pytest.mark.slow
-def test_a_stationary_server_read_while_it_runs(name: str) -> None:
-    """All rounds of the same recordings would be called a change, and are biased."""
-    drawn = [recording(SERVERS[name], 700 + seed) for seed in range(TRIALS)]
-    called = dict.fromkeys(("cohort", "all"), 0)
-    lengths: dict[str, list[float]] = {choice: [] for choice in called}
-    for drawing in drawn:
-        for choice in called:
-            mine = choices(drawing)[choice]
-            called[choice] += changed(drawing, mine)
-            lengths[choice].append(drawing.tokens[mine].sum() / drawing.lives.rounds[mine].sum())
-    true = true_length(SERVERS[name])
-    bias = {choice: np.mean(length) / true - 1 for choice, length in lengths.items()}
-    assert called["cohort"] <= MOST_CALLS < called["all"]
-    assert abs(bias["cohort"]) <= CERTAIN < abs(bias["all"])
 
 
 TRUTH = Truth(requests=40, rounds=20, k=4)

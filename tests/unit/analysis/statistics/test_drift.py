@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.calibration.attention_drift import (
+from benchmarks.calibration.inside import (
+    ATTENTIONS,
     NULLS,
     POST_NORM,
     PRE_NORM,
-    WORLDS,
-    World,
+    Attention,
     drift_of,
 )
 from driftscope.analysis.statistics.drift import (
@@ -24,7 +24,7 @@ from driftscope.analysis.statistics.drift import (
 TRIALS = 30
 
 
-def _answers(world: World) -> list[Answer]:
+def _answers(world: Attention) -> list[Answer]:
     return [drift_of(world, seed).answer for seed in range(TRIALS)]
 
 
@@ -42,12 +42,12 @@ def test_the_published_pattern_is_drift_only_without_norm() -> None:
 
 
 def test_a_shift_at_the_margin_is_neither() -> None:
-    answers = _answers(WORLDS["shift at the margin"])
+    answers = _answers(ATTENTIONS["shift at the margin"])
     assert answers.count(Answer.CANNOT_TELL) >= 0.8 * TRIALS
 
 
 def test_eight_sessions_are_too_few_to_tell() -> None:
-    assert set(_answers(WORLDS["no drift, 8 sessions"])) == {Answer.CANNOT_TELL}
+    assert set(_answers(ATTENTIONS["no drift, 8 sessions"])) == {Answer.CANNOT_TELL}
 
 
 def test_the_shift_splits_into_its_first_step_and_its_trend() -> None:
@@ -62,10 +62,10 @@ def test_the_shift_splits_into_its_first_step_and_its_trend() -> None:
 
 
 def test_the_answer_needs_chains_and_requests() -> None:
-    few = drift_of(World(requests=9, chains=50), 1)
+    few = drift_of(Attention(requests=9, chains=50), 1)
     assert (few.answer, few.shift) == (Answer.CANNOT_TELL, None)
     assert few.clusters == 9
-    assert drift_of(World(requests=24, chains=2), 1).shift is None, "48 chains"
+    assert drift_of(Attention(requests=24, chains=2), 1).shift is None, "48 chains"
     assert MARGIN == 0.05
 
 

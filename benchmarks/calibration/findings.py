@@ -7,16 +7,14 @@ at most 6.8 % of 400 runs have a finding of high severity (5 %, and 1.64 standar
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from support.simulate import Prompts, Truth
-from support.simulate.write import simulate
 
-from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
+from benchmarks.calibration.runs import trace_of
+from benchmarks.calibration.table import MOSTLY, NEVER, Bound, Figures, Table
 from driftscope.findings.causes import TRAINING
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import Inputs, analyze
@@ -75,75 +73,56 @@ WORLDS = {
 }
 FALLS = replace(HEALTHY, conditional=(0.86, 0.8, 0.72, 0.64, 0.56))
 MTP = replace(FALLS, norm_output=False, fed_state=FED_BEFORE, fed=14.0)
-HEALTHY_RUN = "none"
-"""Name of no finding."""
-_MOVES, _FED = "attention_moves_to_chain", "fed_unlike_input"
-LOSING = {
+MOVES, FED = "attention_moves_to_chain", "fed_unlike_input"
+LOSING: dict[str, tuple[Truth, str, Bound]] = {
     "attention moves, and acceptance falls along the chain": (
         replace(FALLS, self_last=0.4),
-        _MOVES,
-        True,
+        MOVES,
+        MOSTLY,
     ),
-    "an MTP head is fed before its norm, and acceptance falls": (MTP, _FED, True),
+    "an MTP head is fed before its norm, and acceptance falls": (MTP, FED, MOSTLY),
     "an MTP head is fed after its norm, and acceptance falls": (
         replace(MTP, norm_output=True, fed_state=FED_AFTER),
-        _FED,
-        False,
+        FED,
+        NEVER,
     ),
     "an MTP head is fed before a norm that changes little, and acceptance falls": (
         replace(MTP, fed=2.6),
-        _FED,
-        False,
+        FED,
+        NEVER,
     ),
 }
-"""Worlds in which acceptance is lost: with a finding of high severity, and whether it is right."""
+"""Worlds in which acceptance is lost: with a finding, and how often it has high severity."""
 
 
-def high_findings(world: tuple[Truth, str, bool], trials: int) -> Figures:
-    """Return the shares of runs with a finding of high severity, of medium severity, and of high
-    severity with this world's id; and the id of the commonest finding of either severity."""
-    truth, named, _ = world
-    runs = [_findings(replace(truth, seed=t, prompts_seed=10_000 + t)) for t in range(trials)]
-    bad = [[f for f in run if f.severity in (Severity.HIGH, Severity.MEDIUM)] for run in runs]
-    ids = Counter(finding.id for run in bad for finding in run)
-    return {
-        "high": _share(runs, Severity.HIGH),
-        "medium": _share(runs, Severity.MEDIUM),
-        "named": _share(runs, Severity.HIGH, named),
-        "commonest": ids.most_common(1)[0][0] if ids else "",
-    }
+def analysed(world: tuple[Truth, str, Bound], seed: int) -> Figures:
+    """Return the findings of one run by id and severity; of high severity ones any, and that of
+    this world; and any of medium severity."""
+    truth, name, _ = world
+    made = _findings(replace(truth, seed=seed, prompts_seed=10_000 + seed))
+    ids = {level: [f.id for f in made if f.severity is level] for level in Severity}
+    high, medium = ids[Severity.HIGH], ids[Severity.MEDIUM]
+    named = bool(high) if name == "" else name in high
+    return {"high": bool(high), "medium": bool(medium), "named": named, "ids": high + medium}
 
 
 def _findings(truth: Truth) -> tuple[Finding, ...]:
-    with tempfile.TemporaryDirectory() as folder:
-        run = simulate(Path(folder) / "run", truth)
-        return analyze(Inputs(sources=[run], labels=["run"])).findings
+    return analyze(Inputs(sources=[trace_of(truth)], labels=["run"])).findings
 
 
-def _share(runs: list[tuple[Finding, ...]], severity: Severity, name: str = "") -> float:
-    """Return the share of the runs with a finding of that severity, and of that id if one is
-    named."""
-    return sum(
-        any(f.severity is severity and name in ("", f.id) for f in run) for run in runs
-    ) / len(runs)
-
-
-def _high(world: tuple[Truth, str, bool], row: Figures, trials: int) -> Iterator[Rate]:
-    _, name, right = world
-    if name == HEALTHY_RUN:
-        yield false("high finding about a healthy run", row["high"], trials)
-    elif right:
-        yield power(f"{name} at high severity", row["named"], trials, least=0.8)
-    else:
-        yield false(f"{name} at high severity", row["named"], trials)
+def _commonest(_: object, made: Sequence[Figures]) -> Figures:
+    shares = {n: sum(one[n] for one in made) / len(made) for n in ("high", "medium", "named")}
+    ids = Counter(name for one in made for name in one["ids"]).most_common(1)
+    return {**shares, "commonest": ids[0][0] if ids else ""}
 
 
 HIGH_FINDINGS = Table(
     name="high_findings",
     title="Healthy runs, {trials} analyses each: share with a finding of that severity",
-    worlds={name: (truth, HEALTHY_RUN, False) for name, truth in WORLDS.items()} | LOSING,
-    figures=high_findings,
-    rates=_high,
+    worlds={name: (truth, "", NEVER) for name, truth in WORLDS.items()} | LOSING,
+    trial=analysed,
+    summary=_commonest,
+    wanted=lambda world: {"named": world[2]},
     most_trials=200,
 )
 
@@ -171,18 +150,12 @@ def training(truth: Truth, seed: int) -> Figures:
     }
 
 
-def _training(truth: Truth, row: Figures, trials: int) -> Iterator[Rate]:
-    if truth is LOW:
-        yield power("too little training", row["named"], trials, least=0.8)
-    else:
-        yield false("too little training", row["named"], trials)
-
-
 TRAINING_NAMED = Table(
     name="training",
     title="Low acceptance, {trials} analyses each: share in which too little training is a cause",
     worlds=TRAINED,
-    figures=mean_of(training),
-    rates=_training,
+    trial=training,
+    wanted=lambda truth: {"named": MOSTLY if truth is LOW else NEVER},
     most_trials=100,
 )
+TABLES = (HIGH_FINDINGS, TRAINING_NAMED)

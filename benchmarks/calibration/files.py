@@ -1,4 +1,4 @@
-"""Test what is concluded from other tools' files: logs as time series, and sums without requests.
+"""What is concluded from other tools' files, logs and sums, and from a measurement's prompts.
 
 Lines of a log are made as vLLM prints them, one for each 10 s, from rounds of known truth. Lines
 that follow each other may be alike without any change: what runs in one runs in the next. Sums hold
@@ -9,24 +9,28 @@ files show a change, a dead drafter or a difference that is not there, and 80 % 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import random
+import string
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
+from benchmarks.calibration.runs import chance, measurement
+from benchmarks.calibration.table import FOUND, MOSTLY, NEVER, Bound, Figures, Table, found
 from driftscope.analysis.replays import FileTotals, ReplaySummary, cell_of_sums
-from driftscope.analysis.validity import validity_of
+from driftscope.analysis.statistics.intervals import Interval, ratio
+from driftscope.analysis.statistics.ratio import ratio_intervals
+from driftscope.analysis.validity import RANDOM, TEXT, kind_of_text, smallest_change
 from driftscope.cli.screens.replay import difference_sentence
 from driftscope.findings.case import ReplayCase
 from driftscope.findings.rules_compare import replay_accepts_nothing
 from driftscope.ingest.base import ResultFile
 from driftscope.ingest.server_log import server_log
-from driftscope.trace.manifest import client_manifest
+from driftscope.workloads.suites.prompts import prompts_of, shipped_sets
 
 K = 3
-LEAST_POWER = 0.8
 _LOAD = (
     "INFO 11-02 {at} [loggers.py:257] Engine 000: Avg prompt throughput: 12.1 tokens/s, Avg "
     "generation throughput: 60.2 tokens/s, Running: {running} reqs, Waiting: 0 reqs, GPU KV cache "
@@ -74,9 +78,9 @@ def text_of(log: Log, seed: int) -> str:
     for at in range(log.lines):
         own = log.alike * own + math.sqrt(1 - log.alike**2) * source.normal(0.0, log.own)
         shift = log.over_time * at / (log.lines - 1) + log.with_usage * usage[at] / 100.0
-        chance = 1 / (1 + math.exp(-(0.9 + own + shift)))
+        taken = chance(0.9 + own + shift)
         rounds = 1 + int(source.poisson(250))
-        reached = np.minimum.accumulate(source.random((rounds, K)) < chance, axis=1)
+        reached = np.minimum.accumulate(source.random((rounds, K)) < taken, axis=1)
         time = f"12:{at // 6:02d}:{10 * (at % 6):02d}"
         rows.append(_LOAD.format(at=time, running=int(source.integers(3, 9)), usage=usage[at]))
         rows.append(
@@ -98,23 +102,18 @@ def logs(log: Log, seed: int) -> Figures:
     return {"over_time": "first quarter" in told, "with_load": "between lines" in told}
 
 
-def _told(log: Log, row: Figures, trials: int) -> Iterator[Rate]:
-    for name, value, change in (
-        ("change over time", row["over_time"], log.over_time),
-        ("change with the load", row["with_load"], log.with_usage),
-    ):
-        if change:
-            yield power(name, value, trials, least=LEAST_POWER)
-        elif not (log.over_time or log.with_usage):
-            yield false(name, value, trials)
+def _told(log: Log) -> dict[str, Bound]:
+    if not (log.over_time or log.with_usage):
+        return {"over_time": NEVER, "with_load": NEVER}
+    return {"over_time" if log.over_time else "with_load": MOSTLY}
 
 
 SERVER_LOGS = Table(
     name="server_logs",
     title="Logs of servers, {trials} each: share that shows a change of acceptance",
     worlds=LOGS,
-    figures=mean_of(logs),
-    rates=_told,
+    trial=logs,
+    wanted=_told,
 )
 
 
@@ -171,20 +170,7 @@ def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummar
         mean_length=1.0 + float(reached.sum()) / rounds,
         marginal=tuple(reached.mean(axis=(0, 1)).tolist()),
     )
-    return ReplaySummary(
-        label=label,
-        manifest=client_manifest("abc", {}, {}, ()),
-        planned=None,
-        ended={},
-        cells=(cell_of_sums(totals),),
-        joined=0,
-        outside_s=None,
-        gpu_used_bytes=None,
-        gpu_power_w=None,
-        problems=(),
-        rows=(),
-        validity=validity_of({}, (), warmup=None, length=(None, None), tpot=()),
-    )
+    return measurement(label, {}, cells=(cell_of_sums(totals),))
 
 
 def sums(files: Files, seed: int) -> Figures:
@@ -197,18 +183,128 @@ def sums(files: Files, seed: int) -> Figures:
     }
 
 
-def _judged(files: Files, row: Figures, trials: int) -> Iterator[Rate]:
-    for name, value, there in (
-        ("said to accept nothing", row["dead"], files.dead),
-        ("said to differ", row["differ"], files.differ),
-    ):
-        yield power(name, value, trials, least=LEAST_POWER) if there else false(name, value, trials)
-
-
 FILE_SUMS = Table(
     name="file_sums",
     title="Files that hold sums only, {trials} pairs each: share of conclusions",
     worlds=FILES,
-    figures=mean_of(sums),
-    rates=_judged,
+    trial=sums,
+    wanted=lambda files: {
+        "dead": MOSTLY if files.dead else NEVER,
+        "differ": MOSTLY if files.differ else NEVER,
+    },
 )
+
+
+ROOT = Path(__file__).parents[2]
+PROMPTS, WORDS = 24, 60
+Texts = Sequence[str]
+Draw = Callable[[random.Random], Texts]
+
+
+def _pieces(texts: Texts, words: int) -> Draw:
+    split = [text.split(" ") for text in texts if len(text.split(" ")) > words]
+
+    def draw(source: random.Random) -> Texts:
+        out = []
+        for _ in range(PROMPTS):
+            text = source.choice(split)
+            at = source.randrange(len(text) - words)
+            out.append(" ".join(text[at : at + words]))
+        return out
+
+    return draw
+
+
+def _drawn(vocabulary: int, tokens: int) -> Draw:
+    """Return prompts of random tokens: half of a vocabulary begins a word, half goes on with it."""
+    source = random.Random(vocabulary)
+    words = [
+        source.choice(("", " ")) + "".join(source.choices(string.ascii_lowercase, k=length))
+        for length in source.choices(range(2, 8), k=vocabulary)
+    ]
+    return lambda draw: ["".join(draw.choices(words, k=tokens)) for _ in range(PROMPTS)]
+
+
+def _shipped(source: random.Random) -> Texts:
+    texts = [prompt.last_text for name in shipped_sets() for prompt in prompts_of(name)]
+    return source.sample(texts, PROMPTS)
+
+
+def _lists(source: random.Random) -> Texts:
+    """Return real prompts that hold lists of words of which none comes again."""
+    names = _drawn(4096, 1)(source)
+    return [f"{text} {' '.join(names)}" for text in _shipped(source)]
+
+
+def _read(pattern: str) -> Texts:
+    return [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob(pattern))]
+
+
+KINDS: dict[str, tuple[Draw, str]] = {
+    "shipped prompts": (_shipped, TEXT),
+    "prose": (_pieces(_read("docs/*.md"), WORDS), TEXT),
+    "code": (_pieces(_read("driftscope/analysis/*.py"), 2 * WORDS), TEXT),
+    "prompts with lists of names": (_lists, TEXT),
+    "random tokens of 1,024": (_drawn(1024, 128), RANDOM),
+    "random tokens of 32,000": (_drawn(32_000, 128), RANDOM),
+    "random tokens of 128,000, short": (_drawn(128_000, 48), RANDOM),
+}
+
+
+def prompt_kinds(kind: tuple[str, Draw, str], seed: int) -> Figures:
+    """Return what prompts of one kind are said to be made of."""
+    name, draw, _ = kind
+    said = kind_of_text(draw(random.Random(f"{name} {seed}")))
+    return {"text": said == TEXT, "random_tokens": said == RANDOM, "cannot_tell": said is None}
+
+
+def _of_kind(kind: tuple[str, Draw, str]) -> dict[str, Bound]:
+    right, wrong = ("text", "random_tokens")[:: 1 if kind[2] == TEXT else -1]
+    return {right: FOUND, wrong: Bound(most=0.01, spread=0.1)}
+
+
+PROMPT_KINDS = Table(
+    name="prompt_kinds",
+    title=f"What {PROMPTS} prompts are made of, {{trials}} trials",
+    worlds={name: (name, *kind) for name, kind in KINDS.items()},
+    trial=prompt_kinds,
+    wanted=_of_kind,
+)
+
+
+def _measured(source: np.random.Generator, requests: int, level: float) -> tuple[float, Interval]:
+    """Return an acceptance length and its interval; requests differ in how easy they are."""
+    rounds = source.poisson(20, requests) + 5
+    easy = source.beta(4.0, 3.0, requests)
+    tokens = rounds * (1.0 + 4.0 * easy) * level
+    sums = np.stack([tokens + source.normal(0, np.sqrt(2.0 * rounds)), rounds], axis=1)
+    (interval,) = ratio_intervals(sums[:, :1], sums[:, 1:])
+    assert interval is not None
+    return float(sums[:, 0].sum() / sums[:, 1].sum()), interval
+
+
+def smallest_changes(requests: int, seed: int) -> Figures:
+    """Return the smallest change that a first measurement states, and whether a second one is
+    called different that has none, that one, or half of it."""
+    source = np.random.default_rng([seed, requests])
+    first = _measured(source, requests, 1.0)
+    size = smallest_change(*first) or 0.0
+    seen = {"smallest": size}
+    for name, change in (("none", 0.0), ("smallest", size), ("half", size / 2)):
+        made = ratio(*_measured(source, requests, 1.0 + change), *first)
+        seen[f"seen_{name}"] = made is not None and not made[1].low <= 1.0 <= made[1].high
+    return seen
+
+
+SMALLEST_CHANGE = Table(
+    name="smallest_change",
+    title="The smallest change of the acceptance length that a measurement states, {trials} trials",
+    worlds={"24 requests of mixed ease": 24, "100 requests of mixed ease": 100},
+    trial=smallest_changes,
+    wanted=lambda _: {
+        "seen_none": NEVER,
+        "seen_smallest": found(0.75),
+        "seen_half": Bound(most=0.5),
+    },
+)
+TABLES = (SERVER_LOGS, FILE_SUMS, PROMPT_KINDS, SMALLEST_CHANGE)
