@@ -168,7 +168,7 @@ gallery: $(VENV)/installed ## example reports, into reports/gallery
 pictures: $(VENV)/installed-dev browser ## first screens and opened sections of reports, into docs/pictures
 	PYTHONPATH=tests $(BIN)/python -m support.first_screens
 
-bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan and pandas
+bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 
 phenomenon: $(VENV)/installed-dev ## attention drift in the shipped models: record the evidence again, print it and the criteria

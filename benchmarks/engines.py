@@ -7,38 +7,36 @@ import json
 import math
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.turns import ABSENT
+from driftscope_lab.trio import trio_path
+
 CHILD = Path(__file__).with_name("engine_child.py")
-TURNS_CHILD = CHILD.with_name("turns_child.py")
-CLOSE_S = 20.0
 FIGURES = ("tpot_s", "tokens_per_s")
 """Figures of one repeat, see `engine_child`."""
-Settings = Mapping[str, tuple[str, dict[str, Any] | None]]
+Settings = Mapping[str, tuple[str, dict[str, Any]]]
 """Setting -> engine and sampler settings."""
+QUIET = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1"}
+TRIO = {"dtype": "float32", "enforce_eager": True}
+"""Options of an engine of the tiny trio on a CPU, which starts soon."""
 
 
 class Engine:
     """A child process with one vLLM."""
 
-    def __init__(
-        self,
-        name: str,
-        options: dict[str, Any],
-        env: dict[str, str],
-        log: Path,
-        child: Path = CHILD,
-    ) -> None:
+    def __init__(self, name: str, options: dict[str, Any], env: dict[str, str], log: Path) -> None:
         self.name, self._log = name, log
         # -P keeps this script's folder from preceding the engine's own modules.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(child), json.dumps(options)],
-            env={**os.environ, **env},
+            [sys.executable, "-P", str(CHILD), json.dumps(options)],
+            env={**os.environ, **QUIET, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1", **env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log.open("wb"),
@@ -64,7 +62,35 @@ class Engine:
         """Stop the process and everything that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(CLOSE_S)
+        self._process.wait(20.0)
+
+
+def options(folder: Path, device: str, k: int, **own: Any) -> dict[str, Any]:
+    """Return the options of an engine: on a GPU Llama-3.1-8B's shape with dummy weights, on a CPU
+    the tiny trio."""
+    if device == "cpu":
+        target, drafter, base = trio_path() / "target", trio_path() / "eagle31", TRIO
+    else:
+        target, drafter = write_llama_shape(folder)
+        base = {"load_format": "dummy", "attention_backend": "FLASH_ATTN"}
+    return {
+        "model": str(target),
+        "skip_tokenizer_init": True,
+        **base,
+        **own,
+        "speculative_config": {
+            "method": "eagle3",
+            "model": str(drafter),
+            "num_speculative_tokens": k,
+        },
+    }
+
+
+def in_turn(names: Sequence[str], repeats: int) -> Iterator[list[str]]:
+    """Yield the names once for each repeat, each time beginning with the next one."""
+    for repeat in range(repeats):
+        first = repeat % len(names)
+        yield [*names[first:], *names[:first]]
 
 
 def measure(
@@ -75,37 +101,36 @@ def measure(
     prompts: list[list[int]],
     settings: Settings,
     deadline: float,
-    *,
-    calls: int = 1,
-    rest_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Return each of FIGURES by setting, one per repeat, and what the sampler reports at the end. A
-    repeat is the median of `calls`, after a rest of `rest_s` seconds in which the previous engine
-    falls asleep."""
-    names = ("absent", *settings)
+    """Return each of FIGURES by setting, one per repeat, and what the sampler reports at the
+    end."""
+    names = (ABSENT, *settings)
     found: dict[str, dict[str, list[float]]] = {f: {name: [] for name in names} for f in FIGURES}
     for engine in engines.values():
-        engine.ask(prompts=prompts, tokens=8, calls=1)  # fills the cache
-    for repeat in range(repeats):
-        turn = repeat % len(names)
-        for name in names[turn:] + names[:turn]:
-            key, setting = settings.get(name, ("absent", None))
+        engine.ask(prompts=prompts, tokens=8)  # fills the cache
+    for turn in in_turn(names, repeats):
+        for name in turn:
+            key, setting = settings.get(name, (ABSENT, None))
             if setting is not None:
                 engines[key].ask(set=setting)
-            time.sleep(rest_s)
-            answer = engines[key].ask(prompts=prompts, tokens=tokens, calls=calls)
+            answer = engines[key].ask(prompts=prompts, tokens=tokens)
             for figure, values in found.items():
                 values[name].append(answer[figure])
         if time.time() > deadline:
             break
-    sampler = engines["probe"].ask(set={"budget": 0.01}) if "probe" in engines else None
+    sampler = engines["probe"].ask(set={"budget": 0.01})
     return {"concurrency": point[0], "context": point[1], **found, "sampler": sampler}
 
 
 def ratios(record: dict[str, Any], name: str, figure: str = "tpot_s") -> list[float]:
     """Return each repeat's figure as a ratio to that without driftscope in the same repeat."""
-    pairs = zip(record[figure][name], record[figure]["absent"], strict=False)
+    pairs = zip(record[figure][name], record[figure][ABSENT], strict=False)
     return [a / b for a, b in pairs]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the median of ratios, and the least and the largest, in words."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f}-{max(values):.3f})"
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -140,13 +165,8 @@ _LLAMA_8B = {
 def write_llama_shape(folder: Path) -> tuple[Path, Path]:
     """Write the config.json files of a target and an EAGLE-3.1 drafter of Llama-3.1-8B's shape, for
     dummy weights: acceptance is then meaningless, step times are not. Return their folders."""
-    target: dict[str, Any] = {
-        **_LLAMA_8B,
-        "architectures": ["LlamaForCausalLM"],
-        "num_hidden_layers": 32,
-    }
-    drafter: dict[str, Any] = {
-        **_LLAMA_8B,
+    target = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32}
+    drafter = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
         "draft_vocab_size": 32_000,
@@ -158,10 +178,7 @@ def write_llama_shape(folder: Path) -> tuple[Path, Path]:
             "use_aux_hidden_state": True,
         },
     }
-    paths = []
     for name, config in (("target", target), ("drafter", drafter)):
-        path = folder / name
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "config.json").write_text(json.dumps(config))
-        paths.append(path)
-    return paths[0], paths[1]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps({**_LLAMA_8B, **config}))
+    return folder / "target", folder / "drafter"

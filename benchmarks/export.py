@@ -20,11 +20,12 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 from support.collector import HANG, Collector, http
 from support.engine_process.serving import Server, serve
 
+from benchmarks.engines import in_turn, spread
 from benchmarks.results_file import ResultsFile
 from driftscope_lab.trio import load_prompts
 
@@ -43,53 +44,43 @@ def main() -> None:
         collector, hanging = stack.enter_context(http()), stack.enter_context(http())
         hanging.behaviour = HANG
         servers = {
-            mode: stack.enter_context(
-                _server(Path(folder), mode, hanging if mode == HANGS else collector)
-            )
+            mode: _server(stack, Path(folder), mode, hanging if mode == HANGS else collector)
             for mode in MODES
         }
-        for server in servers.values():
-            _turn(server)  # warm-up
-        turns = [_round(servers, number) for number in range(options.repeats)]
+        turns = [
+            {mode: _turn(servers[mode]) for mode in order}
+            for order in in_turn(MODES, options.repeats)
+        ]
         batches, spans = len(collector.metrics), len(collector.all_spans())
-    found = {mode: _ratio(turns, mode) for mode in MODES}
+    found = {mode: [turn[mode] / turn["off"] for turn in turns] for mode in MODES}
     print(
         f"{options.repeats} turns of {CLIENTS} clients x {TOKENS} tokens; the collector took "
         f"{batches} batches of metrics and {spans} spans"
     )
-    for mode, (middle, least, most) in found.items():
+    for mode, ratios in found.items():
         tpot = statistics.median(turn[mode] for turn in turns) * 1000
-        print(f"{mode:20} {tpot:7.2f} ms per token   {middle:.3f} ({least:.3f}-{most:.3f})")
-    words = (f"{mode} {m:.3f} ({least:.3f}-{most:.3f})" for mode, (m, least, most) in found.items())
+        print(f"{mode:20} {tpot:7.2f} ms per token   {spread(ratios)}")
+    words = (f"{mode} {spread(ratios)}" for mode, ratios in found.items())
     ResultsFile(options.json, "cpu", again=True).write(
         complete=True,
         verdict="time per token as a ratio to off: " + ", ".join(words),
         turns=turns,
-        ratios=found,
         batches=batches,
         spans=spans,
     )
 
 
-@contextlib.contextmanager
-def _server(folder: Path, mode: str, collector: Collector) -> Any:
+def _server(stack: contextlib.ExitStack, folder: Path, mode: str, collector: Collector) -> Server:
     home = folder / mode.replace(" ", "-")
     home.mkdir()
     set_ = {"OTEL_METRIC_EXPORT_INTERVAL": INTERVAL_MS, "OTEL_BSP_SCHEDULE_DELAY": INTERVAL_MS}
     if mode == "metrics":
         set_["OTEL_TRACES_EXPORTER"] = "none"
-    before = {name: os.environ.get(name) for name in set_}
-    os.environ.update(set_)
     export = () if mode == "off" else ("--otlp", collector.url)
-    with serve(home, "--budget", "1%", *export) as server:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        yield server
-
-
-def _round(servers: dict[str, Server], number: int) -> dict[str, float]:
-    first = number % len(MODES)
-    return {mode: _turn(servers[mode]) for mode in (*MODES[first:], *MODES[:first])}
+    with patch.dict(os.environ, set_):
+        server = stack.enter_context(serve(home, "--budget", "1%", *export))
+    _turn(server)  # warm-up
+    return server
 
 
 def _turn(server: Server) -> float:
@@ -110,11 +101,6 @@ def _turn(server: Server) -> float:
         for answer in asked:
             answer.result()
         return (time.perf_counter() - begun) / TOKENS
-
-
-def _ratio(turns: list[dict[str, float]], mode: str) -> tuple[float, float, float]:
-    ratios = [turn[mode] / turn["off"] for turn in turns]
-    return statistics.median(ratios), min(ratios), max(ratios)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ Python's share. They say nothing about a GPU (benchmarks/gpu does).
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import math
 import os
@@ -35,9 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import turns
-from benchmarks.engines import TURNS_CHILD, Engine
-from benchmarks.turns import ABSENT, BUDGET, EVERY, HOOKED, STATES, share
-from driftscope_lab.trio import encode, load_prompts, trio_path
+from benchmarks.engines import Engine, options
+from benchmarks.results_file import ResultsFile
+from benchmarks.turns import ABSENT, BUDGET, EVERY, SETTINGS, STATES, share
+from driftscope_lab.trio import encode, load_prompts
 
 K = 8
 CONTEXTS = (64, 1537)
@@ -48,40 +48,22 @@ TOKENS = {1: 513, 8: 257, 32: 257}
 """Output tokens of a request by batch size."""
 FIXED_S = 25.0
 """Time for which each state is kept to measure the writer's flushes, in seconds."""
-DRAFTER = "eagle31"
 Record = dict[str, Any]
 Point = tuple[int, int]
 
 
 def _start(folder: Path) -> Engine:
-    options = {
-        "model": str(trio_path() / "target"),
-        "dtype": "float32",
-        "max_model_len": 2048,
-        "max_num_seqs": max(BATCHES),
-        "enable_prefix_caching": True,
-        "skip_tokenizer_init": True,
-        "enforce_eager": True,
-        "speculative_config": {
-            "method": "eagle3",
-            "model": str(trio_path() / DRAFTER),
-            "num_speculative_tokens": K,
-        },
-    }
+    own = {"max_model_len": 2048, "max_num_seqs": max(BATCHES), "enable_prefix_caching": True}
     environment = {
-        "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
         "OMP_NUM_THREADS": "1",  # vLLM's binding alone keeps one thread per core
         "VLLM_CPU_OMP_THREADS_BIND": str(max(os.sched_getaffinity(0))),
-        "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
         "DRIFTSCOPE_TRACE": str(folder / "run"),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    engine = Engine("probe", options, environment, folder / "probe", TURNS_CHILD)
+    engine = Engine("probe", options(folder, "cpu", K, **own), environment, folder / "log.txt")
     engine.ask()
     return engine
 
@@ -114,22 +96,20 @@ def print_within(record: Record) -> None:
 def _told(rounds: list[turns.Round], state: str, fixed: Record | None, drawn: turns.Drawn) -> str:
     found = turns.ratios(rounds, state)
     hooks, (low, high) = turns.trimmed_mean(found), turns.interval(found)
-    means = turns.ratios(rounds, state, of_means=True)
-    plain, error = statistics.fmean(means), statistics.stdev(means) / len(means) ** 0.5
     told = f"hooks {hooks:.4f} ({low:.4f}-{high:.4f})"
-    if fixed is not None:
-        lost, off = share(fixed["flushes"])
-        whole = hooks + lost
-        if state == BUDGET and drawn.steps:
-            rare = drawn.adds(statistics.fmean(times[state][0] for times in rounds))
-            whole += rare
-            told += f"  {drawn.recorded / drawn.steps:.2%} recorded {rare:.2%}"
-        least, most = whole - math.hypot(hooks - low, off), whole + math.hypot(high - hooks, off)
-        told += (
-            f"  flushes {lost:.2%} +- {off:.2%}  together {whole:.4f} ({least:.4f}-{most:.4f})"
-            f"  its threads {fixed['threads']:.2%} of a core"
-        )
-    return f"{told}  plain means {plain:.4f} +- {1.96 * error:.4f}"
+    if fixed is None:
+        return told
+    lost, off = share(fixed["flushes"])
+    whole = hooks + lost
+    if state == BUDGET and drawn.steps:
+        rare = drawn.adds(statistics.fmean(times[state][0] for times in rounds))
+        whole += rare
+        told += f"  {drawn.recorded / drawn.steps:.2%} recorded {rare:.2%}"
+    least, most = whole - math.hypot(hooks - low, off), whole + math.hypot(high - hooks, off)
+    return (
+        f"{told}  flushes {lost:.2%} +- {off:.2%}  together {whole:.4f} ({least:.4f}-{most:.4f})"
+        f"  its threads {fixed['threads']:.2%} of a core"
+    )
 
 
 def _point(text: str) -> Point:
@@ -150,17 +130,19 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", type=Path, help="print what an earlier run has found")
-    options = parser.parse_args()
-    if options.show:
-        _print(json.loads(options.show.read_text())["within"])
+    wanted = parser.parse_args()
+    if wanted.show:
+        _print(json.loads(wanted.show.read_text())["within"])
         return
     within: list[Record] = []
+    seconds = {"within": wanted.within, "others": wanted.others, "fixed": FIXED_S}
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
         engine = _start(Path(folder))
-        for point in options.points:
-            seconds = options.within if point[1] == 1 else options.others
-            within.append(_within(engine, point, seconds))
-            _write(options, within)
+        file = ResultsFile(wanted.json, "cpu", again=True)
+        for point in wanted.points:
+            within.append(_within(engine, point, seconds["within" if point[1] == 1 else "others"]))
+            whole = len(within) == len(wanted.points)
+            file.write(complete=whole, seconds_per_point=seconds, within=within, indent=None)
         engine.close()
     _print(within)
 
@@ -180,26 +162,8 @@ def _within(engine: Engine, point: Point, seconds: float) -> Record:
     asked = {"prompts": _prompts(context, batch), "tokens": TOKENS[batch]}
     engine.ask(**asked, state=EVERY, seconds=2.0)  # fills the prefix cache
     found = engine.ask(**asked, seconds=seconds)
-    fixed = {state: engine.ask(**asked, state=state, seconds=FIXED_S) for state in HOOKED}
+    fixed = {state: engine.ask(**asked, state=state, seconds=FIXED_S) for state in SETTINGS}
     return {"context": context, "concurrency": batch, **found, "fixed": fixed}
-
-
-def _write(options: argparse.Namespace, within: list[Record]) -> None:
-    """Write the results measured so far."""
-    if not options.json:
-        return
-    facts = {
-        "command": "make bench",
-        "cores": os.cpu_count(),
-        "vllm": importlib.metadata.version("vllm-cpu"),
-        "seconds_per_point": {
-            "within": options.within,
-            "others": options.others,
-            "fixed": FIXED_S,
-        },
-        "within": within,
-    }
-    options.json.write_text(json.dumps(facts, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ picture is the one on the first screen, timed in the frame after the one that pa
 
     PYTHONPATH=tests python benchmarks/report.py [--rounds 1e5 1e6 1e7] [--repeats 9] [--json FILE]
 
-The runs take a minute or two and 1.3 GB of disk to make. `--keep FOLDER` keeps runs and pages
-there, and measures those that it finds there.
+The runs take a minute or two and 1.3 GB of disk to make.
 """
 
 from __future__ import annotations
@@ -52,7 +51,9 @@ PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0].start
 
 
 def pages(folder: Path, rounds: list[int]) -> dict[str, Path]:
-    """Return the pages by name; existing ones in `folder` are not made again."""
+    """Return the pages by name."""
+    from driftscope_reports.html import to_html
+
     made: dict[str, Callable[[], Analysis]] = {
         "719 rounds": lambda: _analysed([GALLERY / "drifting"]),
         "two runs": lambda: _analysed([GALLERY / "drifting", GALLERY / "healthy"]),
@@ -61,8 +62,7 @@ def pages(folder: Path, rounds: list[int]) -> dict[str, Path]:
     }
     out = {name: folder / f"{name.replace(' ', '-')}.html" for name in made}
     for name, path in out.items():
-        if not path.exists():
-            _written(path, made[name]())
+        path.write_text(to_html(made[name]()), encoding="utf-8")
     return out
 
 
@@ -72,7 +72,7 @@ def _simulated(folder: Path, rounds: int) -> Analysis:
     kinds = (Prompts(label="chat", shift=0.5), Prompts(label="code", tokens=(1000, 4000)))
     truth = Truth(requests=rounds // 100, rounds=100, prompts=kinds, batches=(1, 4, 16))
     run = folder / f"{rounds}"
-    return _analysed([run if run.exists() else simulate(run, truth, zstd_level=1)])
+    return _analysed([simulate(run, truth, zstd_level=1)])
 
 
 def _six(folder: Path) -> Analysis:
@@ -91,7 +91,7 @@ def _six(folder: Path) -> Analysis:
         labels=tuple(f"label {i}" for i in range(60)),
     )
     run = folder / "wide"
-    one = _analysed([run if run.exists() else write_run(run, wide)]).runs[0]
+    one = _analysed([write_run(run, wide)]).runs[0]
     return conclude([replace(one, label=f"run {i}") for i in range(6)])
 
 
@@ -100,12 +100,6 @@ def _analysed(paths: list[Path]) -> Analysis:
     from driftscope.pipeline import conclude, summarise
 
     return conclude([summarise(open_run(path), path.name) for path in paths])
-
-
-def _written(path: Path, analysis: Analysis) -> None:
-    from driftscope_reports.html import to_html
-
-    path.write_text(to_html(analysis), encoding="utf-8")
 
 
 def opened(browser: Browser, page: Path) -> dict[str, float]:
@@ -141,14 +135,11 @@ def main() -> int:
     parser.add_argument("--rounds", nargs="+", type=float, default=[1e5, 1e6, 1e7])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--keep", type=Path, metavar="FOLDER")
     wanted = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        place = (wanted.keep or Path(folder)).resolve()
-        place.mkdir(parents=True, exist_ok=True)
-        made = pages(place, [int(number) for number in wanted.rounds])
+        made = pages(Path(folder).resolve(), [int(number) for number in wanted.rounds])
         found: dict[str, list[dict[str, float]]] = {name: [] for name in made}
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
         version = browser.version

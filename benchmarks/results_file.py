@@ -87,7 +87,13 @@ class ResultsFile:
         self.facts: dict[str, Any] = kept
 
     def write(
-        self, *, complete: bool = False, ok: bool | None = None, verdict: str = "", **facts: Any
+        self,
+        *,
+        complete: bool = False,
+        ok: bool | None = None,
+        verdict: str = "",
+        indent: int | None = 1,
+        **facts: Any,
     ) -> None:
         """Write the file atomically."""
         self.facts = {
@@ -101,7 +107,7 @@ class ResultsFile:
         if self._path:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             partial = self._path.with_suffix(".partial")
-            partial.write_text(json.dumps(self.facts, indent=1, default=str) + "\n")
+            partial.write_text(json.dumps(self.facts, indent=indent, default=str) + "\n")
             partial.replace(self._path)
 
 

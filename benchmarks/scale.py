@@ -2,7 +2,7 @@
 
 Each measurement runs in a separate process, whose peak memory the system reports. The whole
 analysis of a run is compared with a bare DuckDB scan of the same columns that sums every element by
-request, and with the same sums in plain pandas, which reads the run into memory.
+request.
 
     PYTHONPATH=tests python benchmarks/scale.py [--rounds 1e5 1e6 1e7] [--runs DIR] [--json FILE]
 """
@@ -10,10 +10,8 @@ request, and with the same sums in plain pandas, which reads the run into memory
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -21,13 +19,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.results_file import ResultsFile
+
 K = 7
 PER_REQUEST = 100
 LISTS = ("sink_mass", "prompt_mass", "self_mass", "prenorm_rms", "postnorm_rms", "top1", "entropy")
 """Columns by depth in a sealed file of these runs; all others follow from them."""
-KINDS = ("analyze", "scan", "pandas")
-PANDAS_UP_TO = 1_000_000
-"""Most rounds that fit into a common machine's memory as pandas frames."""
+KINDS = ("analyze", "scan")
 
 
 def make(folder: Path, rounds: int) -> Path:
@@ -68,25 +69,6 @@ def scan(run: Path) -> int:
     return sum(row[2] for row in rows)
 
 
-def pandas(run: Path) -> int:
-    import numpy as np
-    import pandas as pd
-
-    draft = pd.concat([pd.read_parquet(path) for path in sorted(run.glob("draft-*.parquet"))])
-    for name in (*LISTS, "aux_rms"):
-        values = np.stack(draft[name].to_numpy())
-        frame = pd.DataFrame(values, index=draft["request"].to_numpy())
-        frame.groupby(level=0).sum()
-    verify = pd.concat([pd.read_parquet(path) for path in sorted(run.glob("verify-*.parquet"))])
-    by_request = verify.groupby("request").agg(
-        {"accepted": "sum", "verified": "sum", "time_s": ["min", "max"]}
-    )
-    step = pd.concat([pd.read_parquet(path) for path in sorted(run.glob("step-*.parquet"))])
-    step.groupby(["k", "requests"])[["step_s", "draft_s", "probe_s"]].sum()
-    assert len(by_request)
-    return len(verify)
-
-
 def measured(kinds: Sequence[str], run: Path, repeats: int) -> dict[str, dict[str, float]]:
     """Return, by kind, wall and CPU seconds and peak bytes of the fastest of some processes. Kinds
     take turns, so that other load on the machine affects all of them."""
@@ -119,7 +101,7 @@ def show(rows: list[dict[str, object]]) -> None:
 
 def main() -> int:
     if sys.argv[1:2] == ["--child"]:
-        {"analyze": analyze, "scan": scan, "pandas": pandas}[sys.argv[2]](Path(sys.argv[3]))
+        {"analyze": analyze, "scan": scan}[sys.argv[2]](Path(sys.argv[3]))
         return 0
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", nargs="+", type=float, default=[1e5, 1e6, 1e7])
@@ -132,18 +114,13 @@ def main() -> int:
         for rounds in map(int, wanted.rounds):
             run = (wanted.runs or Path(folder)) / f"{rounds}"
             run = run if run.exists() else make(run.parent, rounds)
-            kinds = [kind for kind in KINDS if kind != "pandas" or rounds <= PANDAS_UP_TO]
-            found = measured(kinds, run, wanted.repeats)
+            found = measured(KINDS, run, wanted.repeats)
             base = found["scan"]["seconds"]
             for kind, cases in found.items():
                 ratio = cases["seconds"] / base if kind != "scan" else None
                 rows.append({"rounds": rounds, "kind": kind, **cases, "to_scan": ratio})
             show(rows[-len(found) :])
-    if wanted.json:
-        machine = {"cores": os.cpu_count(), "machine": platform.machine(), "k": K}
-        wanted.json.write_text(
-            json.dumps({**machine, "rows": rows}, indent=1, sort_keys=True) + "\n"
-        )
+    ResultsFile(wanted.json, "cpu", again=True).write(complete=True, k=K, rows=rows)
     return 0
 
 

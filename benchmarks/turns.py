@@ -10,7 +10,7 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 BESIDE = 6
 """Number of steps on each side with which a step is compared."""
@@ -77,10 +77,15 @@ def _beside(steps: Sequence[Span], number: int, hit: set[int]) -> float:
 
 ABSENT, AGAIN, STOPPED = "absent", "absent again", "stopped"
 BUDGET, EVERY = "budget 1%", "every round"
-STATES = (ABSENT, STOPPED, BUDGET, EVERY, AGAIN)
-"""States of the probe: no hook on vLLM, twice; installed but stopped; default budget; every round
+SETTINGS: dict[str, dict[str, Any]] = {
+    STOPPED: {"stop": True},
+    BUDGET: {"budget": 0.01},
+    EVERY: {"every": 1},
+}
+"""Sampler settings of the states in which hooks are installed: stopped, default budget, every round
 recorded."""
-HOOKED = (STOPPED, BUDGET, EVERY)
+STATES = (ABSENT, *SETTINGS, AGAIN)
+"""States of the probe; in the first and the last there is no hook on vLLM."""
 COUNTED, UNCOUNTED = 6, 2
 """Steps of a turn that count, after the first ones that do not: those contain switching hooks and
 work left over from a recorded step."""
@@ -88,8 +93,7 @@ TRIMMED = 0.2
 """Share of the rounds that is trimmed at each end, because of other load on the machine."""
 RESAMPLED = 2000
 Round = dict[str, tuple[float, float]]
-"""State -> seconds of its counted steps: their median, and their mean. The writer's flushes affect
-all states equally and fall into one step of forty; `benchmarks.turns` measures them."""
+"""State -> seconds of its counted steps: their median, and their mean."""
 
 
 @dataclass
@@ -157,15 +161,12 @@ class Turns:
         return True
 
 
-def ratios(rounds: Sequence[Round], state: str, *, of_means: bool = False) -> list[float]:
+def ratios(rounds: Sequence[Round], state: str) -> list[float]:
     """Return, for each round, the ratio of the time per step in a state to that without a hook. For
     AGAIN the base is the other state without a hook alone, which shows the ratio when there is no
     difference."""
     base = (ABSENT,) if state == AGAIN else (ABSENT, AGAIN)
-    return [
-        times[state][of_means] / statistics.fmean(times[name][of_means] for name in base)
-        for times in rounds
-    ]
+    return [times[state][0] / statistics.fmean(times[name][0] for name in base) for times in rounds]
 
 
 def trimmed_mean(values: Sequence[float]) -> float:

@@ -19,13 +19,12 @@ import numpy as np
 from numpy.random import RandomState
 
 from benchmarks.calibration.runs import Floats, Ints, chance
-from benchmarks.calibration.table import COVERED, Bound, Figures, Table, at_worst, holds, within
+from benchmarks.calibration.table import COVERED, Bound, Figures, Table, holds, within
 from driftscope.analysis.advice import WORTH_SAYING, Choice, choose
 from driftscope.analysis.cost import CostModel, evened, fit
 from driftscope.analysis.figures.calibration import Scored, calibrations
 from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.policies import ORACLE, Policy, Recorded, policies
-from driftscope.analysis.summary.computation import recut
 from driftscope.analysis.time_per_token import (
     CUT_OFF_BY,
     ONE_TOKEN,
@@ -37,6 +36,7 @@ from driftscope.analysis.time_per_token import (
 
 START, K = 8, 5
 """K from which the search starts, and that of drafts which thresholds cut."""
+REQUESTS, TOKENS = 60, 200
 LARGEST = 12
 """Largest K that the truth knows."""
 MOST_RUNS = 12
@@ -236,13 +236,10 @@ K_ADVICE = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """Logit and luck of each token, [requests, tokens], of which the last ones end no answer."""
+    """Logit and luck of each token, [requests, tokens]; a depth lowers the logit."""
 
     logit: Floats
     luck: Floats
-    tokens: int
-    by_depth: float
-    """Fall of the logit with each depth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,34 +252,25 @@ class Rounds:
     sure: Floats
 
 
-def written(
-    random: RandomState,
-    *,
-    k: int = K,
-    alike: float = 0.7,
-    requests: int = 60,
-    tokens: int = 200,
-    by_depth: float = 0.15,
-) -> Text:
-    """Return text with easy and hard stretches; `alike` is the correlation of neighbours."""
-    state = random.standard_normal(requests)
-    logit = np.empty((requests, tokens + k + 1))
+def written(random: RandomState) -> Text:
+    """Return text with easy and hard stretches."""
+    state = random.standard_normal(REQUESTS)
+    logit = np.empty((REQUESTS, TOKENS + K + 1))
     for at in range(logit.shape[1]):
-        state = alike * state + math.sqrt(1 - alike**2) * random.standard_normal(requests)
+        state = 0.7 * state + math.sqrt(1 - 0.49) * random.standard_normal(REQUESTS)
         logit[:, at] = 0.8 + 1.6 * state
-    luck = random.random_sample(logit.shape)
-    return Text(logit=logit, luck=luck, tokens=tokens, by_depth=by_depth)
+    return Text(logit=logit, luck=random.random_sample(logit.shape))
 
 
-def served(text: Text, threshold: float, k: int) -> Rounds:
-    """Serve the text with drafts of K verified up to a confidence below the threshold."""
-    every, depth = np.arange(len(text.logit)), np.arange(k)
+def served(text: Text, threshold: float) -> Rounds:
+    """Serve the text with drafts verified up to a confidence below the threshold."""
+    every, depth = np.arange(REQUESTS), np.arange(K)
     at = np.zeros(len(every), dtype=np.int64)
     parts: list[tuple[np.ndarray, ...]] = []
-    while (going := at < text.tokens).any():
+    while (going := at < TOKENS).any():
         who = every[going]
         places = at[going][:, None] + depth
-        sure = chance(text.logit[who[:, None], places] - text.by_depth * depth)
+        sure = chance(text.logit[who[:, None], places] - 0.15 * depth)
         hit = text.luck[who[:, None], places] < sure
         verified = np.minimum.accumulate(sure >= threshold, axis=1).sum(axis=1)
         accepted = np.minimum(np.minimum.accumulate(hit, axis=1).sum(axis=1), verified)
@@ -292,44 +280,6 @@ def served(text: Text, threshold: float, k: int) -> Rounds:
     order = np.argsort(columns[0], kind="stable")
     request, accepted, verified, sure = (column[order] for column in columns)
     return Rounds(request=request, accepted=accepted, verified=verified, sure=sure)
-
-
-def lengths_anew(rounds: Rounds, k: int) -> list[float]:
-    """Return acceptance lengths for K = 1 .. `k` from rounds of K = `k`."""
-    runs, left = [], 0
-    last = np.append(np.diff(rounds.request) > 0, True)
-    for request, accepted, ends in zip(rounds.request, rounds.accepted, last, strict=True):
-        left += accepted + (accepted == k)
-        if accepted < k or ends:
-            runs.append((request, left, int(accepted < k)))
-            left = 0
-    cluster, length, missed = (np.array(column) for column in zip(*runs, strict=True))
-    ones = np.ones_like(length)
-    return [depth.mean_length for depth in recut(cluster, length, missed, ones, k=k)]
-
-
-def cut_anew(alike: float, seed: int) -> Figures:
-    """Return the relative errors of acceptance lengths at K = 1 .. START - 1: of rounds cut anew,
-    and of chains cut off."""
-    text = written(RandomState(seed), k=START, alike=alike, requests=120, tokens=400, by_depth=0.0)
-    rounds = served(text, 0.0, START)
-    true = np.array([1 + served(text, 0.0, k).accepted.mean() for k in range(1, START)])
-    reached = (rounds.accepted[:, None] >= np.arange(1, START)).mean(axis=0)
-    return {
-        "anew": np.array(lengths_anew(rounds, START)[: START - 1]) / true - 1,
-        "cut_off": (1 + reached.cumsum()) / true - 1,
-    }
-
-
-CUT_ANEW = Table(
-    name="cut_anew",
-    title="Acceptance length at a smaller K: largest relative error of the mean",
-    worlds={f"correlation {value:g}": value for value in (0.8, 0.9, 0.95, 0.98)},
-    trial=cut_anew,
-    summary=at_worst,
-    wanted=lambda _: {"anew": within(0.02)},
-    most_trials=40,
-)
 
 
 ASKED = (0.3, 0.5, 0.7)
@@ -390,14 +340,14 @@ def what_if(server: tuple[Verify, bool], seed: int) -> Figures:
         weights=AS_SERVED,
     )
     text = written(random)
-    whole = served(text, 0.0, K)
+    whole = served(text, 0.0)
     machines = [RandomState(seed) if steady else random for _ in range(2)]
     runs = [recorded(world, k, one) for k, one in zip((K, 1), machines, strict=True)]
     model = fit([run.cells for run in runs])
     assert model is not None
     made = policies(model, recorded_on(whole))
     found: dict[float | None, Policy] = {one.threshold: one for one in made}
-    truth = {at: served(text, at, K) for at in ASKED}
+    truth = {at: served(text, at) for at in ASKED}
     gains = {at: true_gain(world, whole, truth[at]) for at in ASKED}
     exact = true_gain(world, whole, replace(whole, verified=whole.accepted))
     (oracle,) = (one for one in made if one.name == ORACLE)
@@ -435,4 +385,4 @@ WHAT_IF = Table(
     wanted=_predicted,
     most_trials=200,
 )
-TABLES = (K_ADVICE, CUT_ANEW, WHAT_IF)
+TABLES = (K_ADVICE, WHAT_IF)

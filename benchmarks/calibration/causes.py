@@ -21,6 +21,7 @@ from support.simulate.sums import rounds_by_key
 from benchmarks.calibration.table import (
     COVERED,
     FOUND,
+    MOSTLY,
     NEVER,
     Bound,
     Figures,
@@ -73,19 +74,22 @@ def two(first: tuple[int, int], second: tuple[int, int], shift: float = 0.0, **m
 
 CONTEXT, LABEL, EITHER = "long_context_collapse", "template_sensitivity", "context_or_label"
 RULES = {CONTEXT: long_context_collapse, LABEL: template_sensitivity, EITHER: context_or_label}
-NEITHER = {CONTEXT: NEVER, LABEL: NEVER}
+NEITHER = {CONTEXT: NEVER, LABEL: NEVER, EITHER: NEVER}
 WORLDS: dict[str, tuple[Truth, Mapping[str, Bound]]] = {
     "healthy, one label": (one(), NEITHER),
     "healthy, same contexts": (two(WIDE, WIDE), NEITHER),
     "healthy, some contexts shared": (two(LOWER, UPPER), NEITHER),
     "healthy, no context shared": (two(SHORT, LONG), NEITHER),
     "label, same contexts": (two(WIDE, WIDE, HARDER), {CONTEXT: NEVER, LABEL: FOUND}),
-    "label, some contexts shared": (two(LOWER, UPPER, HARDER), {CONTEXT: NEVER}),
-    "label, no context shared": (two(SHORT, LONG, HARDER), {CONTEXT: NEVER}),
+    "label, some contexts shared": (two(LOWER, UPPER, HARDER), {CONTEXT: NEVER, LABEL: MOSTLY}),
+    "label, no context shared": (two(SHORT, LONG, HARDER), {CONTEXT: NEVER, EITHER: FOUND}),
     "context, one label": (one(context=FARTHER), {CONTEXT: FOUND, LABEL: NEVER}),
     "context, same contexts": (two(WIDE, WIDE, context=FARTHER), {CONTEXT: FOUND, LABEL: NEVER}),
     "context, some contexts shared": (two(LOWER, UPPER, context=FARTHER), {LABEL: NEVER}),
-    "context, no context shared": (two(SHORT, LONG, context=FARTHER), {LABEL: NEVER}),
+    "context, no context shared": (
+        two(SHORT, LONG, context=FARTHER),
+        {LABEL: NEVER, EITHER: FOUND},
+    ),
     "both, same contexts": (
         two(WIDE, WIDE, HARDER, context=FARTHER),
         {CONTEXT: FOUND, LABEL: FOUND},

@@ -14,7 +14,6 @@ from functools import cache
 
 import numpy as np
 from numpy.random import RandomState
-from numpy.typing import NDArray
 from support.simulate import Prompts, Truth
 from support.simulate.sums import series
 
@@ -71,7 +70,6 @@ class World:
     """Truth of one world; effects are on the logit of acceptance."""
 
     requests: int = 200
-    rounds: int = 24
     sessions_of: int = 1
     """Number of requests of a session, which follow each other."""
     interleaved: bool = False
@@ -186,7 +184,7 @@ def drawn(world: World, seed: int) -> Series:
     shift += world.nights * other + world.step * late + world.traffic * (late & (prompt < 0))
     shift += world.tenants * (late & ~going)
     shift += world.opposite * change * np.where(loses, 1.0, -1.0 if world.other_share == 0.5 else 0)
-    rounds = random.randint(world.rounds // 2, 3 * world.rounds // 2 + 1, n)
+    rounds = random.randint(12, 37, n)
     of = np.repeat(np.arange(n), rounds)
     taken = accepted(random, chance(np.array(LOGITS) + shift[of][:, None]))
     tokens = np.bincount(of, 1.0 + taken, n)
@@ -337,24 +335,34 @@ FIRST = 0.6
 """Logit of acceptance at each depth, given the depth before."""
 CERTAIN = 0.005
 """Largest bias of the mean acceptance length, as a share of it."""
+SLOTS, LASTS_S = 64, 600
+"""Places of a server, each round of which takes one second, and the time that was recorded."""
+MEDIAN_ROUNDS, ROUNDS_SPREAD = 40.0, 0.5
+"""Median number of rounds of an answer, and the standard deviation of its logarithm."""
+BETWEEN = 0.5
+"""Standard deviation of the requests' own logit shift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Truth of one world: a server with `slots` places, each round of which takes one second."""
+    """How acceptance goes with the length of answers."""
 
-    slots: int = 64
-    lasts_s: int = 600
-    rounds: float = 40.0
-    """Median number of rounds of an answer."""
-    spread: float = 0.5
-    """Standard deviation of the logarithm of that number."""
     ease: float = 0.0
-    """Logit shift of acceptance for each standard deviation of that logarithm."""
+    """Logit shift for each standard deviation of the logarithm of the rounds of an answer."""
     along: float = 0.0
-    """Logit shift of acceptance for each e-fold of the rounds of an answer so far."""
-    between: float = 0.5
-    """Standard deviation of the requests' own logit shift."""
+    """Logit shift for each e-fold of the rounds of an answer so far."""
+
+    def shifts(self, random: RandomState, ease: Floats) -> Floats:
+        """Draw the logit of requests of this ease."""
+        return FIRST + self.ease * ease + BETWEEN * random.standard_normal(len(ease))
+
+    def tokens(self, random: RandomState, shift: Floats, rounds: Ints) -> Floats:
+        """Draw the tokens of requests of so many rounds."""
+        of = np.repeat(np.arange(len(rounds)), rounds)
+        nth = np.arange(len(of)) - np.repeat(np.cumsum(rounds) - rounds, rounds)
+        logit = shift[of] + self.along * (np.log1p(nth) - np.log(MEDIAN_ROUNDS))
+        chances = np.broadcast_to(chance(logit)[:, None], (len(of), DRAFTED))
+        return np.bincount(of, 1.0 + accepted(random, chances), len(rounds))
 
 
 SERVERS = {
@@ -365,49 +373,36 @@ SERVERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recording:
-    """Requests of one recording in order of their start, [requests] each."""
-
-    lives: Lifetimes
-    tokens: Floats
-
-
-def recording(world: Server, seed: int) -> Recording:
-    """Draw one recording."""
+def recording(world: Server, seed: int) -> tuple[Lifetimes, Floats]:
+    """Draw one recording: its requests in order of their start, and their tokens."""
     random = RandomState(seed)
-    parts = [_slot(world, random) for _ in range(world.slots)]
-    start, rounds, whole, tokens = (np.concatenate([part[n] for part in parts]) for n in range(4))
+    parts = [_slot(world, random) for _ in range(SLOTS)]
+    start, rounds, whole, tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(start, kind="stable")
     lives = Lifetimes(
         start_s=start[order],
         last_s=(start + rounds)[order],
-        end_s=np.full(len(start), float(world.lasts_s)),
+        end_s=np.full(len(start), float(LASTS_S)),
         ended=(rounds == whole)[order],
         rounds=rounds[order].astype(np.int64),
     )
-    return Recording(lives=lives, tokens=tokens[order])
+    return lives, tokens[order]
 
 
 def _slot(world: Server, random: RandomState) -> tuple[Floats, ...]:
     """Return start, recorded rounds, all rounds and tokens of the requests of one slot."""
-    most = int(4 * world.lasts_s / world.rounds) + 20
-    ease = random.standard_normal(most)
-    whole = np.maximum(np.rint(world.rounds * np.exp(world.spread * ease)), 1.0)
+    ease = random.standard_normal(int(4 * LASTS_S / MEDIAN_ROUNDS) + 20)
+    whole = _rounds(ease)
     begin = random.random_sample() + np.concatenate([[0.0], np.cumsum(whole)[:-1]])
-    there = begin < world.lasts_s - 1
-    ease, whole, begin = ease[there], whole[there], begin[there]
-    seen = np.minimum(whole, np.floor(world.lasts_s - begin))
-    shift = FIRST + world.ease * ease + world.between * random.standard_normal(len(ease))
-    return begin, seen, whole, _tokens(world, shift, seen.astype(int), random)
+    there = begin < LASTS_S - 1
+    whole, begin = whole[there], begin[there]
+    seen = np.minimum(whole, np.floor(LASTS_S - begin))
+    shift = world.shifts(random, ease[there])
+    return begin, seen, whole, world.tokens(random, shift, seen.astype(int))
 
 
-def _tokens(world: Server, shift: Floats, rounds: Ints, random: RandomState) -> Floats:
-    of = np.repeat(np.arange(len(rounds)), rounds)
-    nth = np.arange(len(of)) - np.repeat(np.cumsum(rounds) - rounds, rounds)
-    logit = shift[of] + world.along * (np.log1p(nth) - np.log(world.rounds))
-    chances = np.broadcast_to(chance(logit)[:, None], (len(of), DRAFTED))
-    return np.bincount(of, 1.0 + accepted(random, chances), len(rounds))
+def _rounds(ease: Floats) -> Floats:
+    return np.maximum(np.rint(MEDIAN_ROUNDS * np.exp(ROUNDS_SPREAD * ease)), 1.0)
 
 
 @cache
@@ -415,38 +410,25 @@ def true_length(world: Server, requests: int = 200_000) -> float:
     """Return the acceptance length over whole requests, to about 0.1 %."""
     random = RandomState(1)
     ease = random.standard_normal(requests)
-    rounds = np.maximum(np.rint(world.rounds * np.exp(world.spread * ease)), 1.0).astype(int)
-    shift = FIRST + world.ease * ease + world.between * random.standard_normal(requests)
+    rounds, shift = _rounds(ease).astype(int), world.shifts(random, ease)
     parts = np.array_split(np.arange(requests), 50)
-    tokens = sum(_tokens(world, shift[p], rounds[p], random).sum() for p in parts)
+    tokens = sum(world.tokens(random, shift[p], rounds[p]).sum() for p in parts)
     return float(tokens / rounds.sum())
-
-
-def choices(drawn: Recording) -> dict[str, NDArray[np.bool_]]:
-    """Return the requests that each way of choosing uses."""
-    return {
-        "cohort": selection_of(drawn.lives).kept,
-        "all": np.ones(len(drawn.tokens), dtype=np.bool_),
-        "finished": drawn.lives.ended,
-    }
-
-
-def is_changed(drawn: Recording, mine: NDArray[np.bool_]) -> bool:
-    """Whether a change over time is found among these requests."""
-    lives = drawn.lives
-    times = {"start_s": lives.start_s[mine], "end_s": float(lives.end_s.max())}
-    return changed(drawn.tokens[mine], lives.rounds[mine], **times)
 
 
 def unfinished(world: Server, seed: int) -> Figures:
     """Return for each choice of requests whether a change is found, their acceptance length, and
     the share of rounds used."""
-    drawn = recording(world, seed)
-    rounds, out = drawn.lives.rounds, dict[str, float]()
-    for choice, mine in choices(drawn).items():
-        out[f"{choice}_changed"] = is_changed(drawn, mine)
-        out[f"{choice}_bias"] = float(drawn.tokens[mine].sum() / rounds[mine].sum())
-        out[f"{choice}_kept"] = float(rounds[mine].sum() / rounds.sum())
+    lives, tokens = recording(world, seed)
+    end_s, out = float(lives.end_s.max()), dict[str, float]()
+    every = np.ones(len(tokens), dtype=np.bool_)
+    choices = {"cohort": selection_of(lives).kept, "all": every, "finished": lives.ended}
+    for choice, mine in choices.items():
+        made, rounds = tokens[mine], lives.rounds[mine]
+        moves = changed(made, rounds, start_s=lives.start_s[mine], end_s=end_s)
+        out[f"{choice}_changed"] = moves
+        out[f"{choice}_bias"] = float(made.sum() / rounds.sum())
+        out[f"{choice}_kept"] = float(rounds.sum() / lives.rounds.sum())
     return out
 
 

@@ -30,7 +30,8 @@ from driftscope.ingest.base import ResultFile
 from driftscope.ingest.server_log import server_log
 from driftscope.workloads.suites.prompts import prompts_of, shipped_sets
 
-K = 3
+K, ROUNDS = 3, 100
+"""Draft tokens of a round, and rounds of a request."""
 _LOAD = (
     "INFO 11-02 {at} [loggers.py:257] Engine 000: Avg prompt throughput: 12.1 tokens/s, Avg "
     "generation throughput: 60.2 tokens/s, Running: {running} reqs, Waiting: 0 reqs, GPU KV cache "
@@ -119,12 +120,11 @@ SERVER_LOGS = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """Truth of one file of sums: requests of `rounds` rounds each."""
+    """Truth of one file of sums."""
 
     chance: float = 0.7
     """Probability that a draft token is accepted, given those before it."""
     requests: int = 400
-    rounds: int = 100
     whole: bool = False
     """Whether all rounds of a request accept everything, or all nothing: the worst case."""
 
@@ -154,11 +154,11 @@ FILES = {
 
 def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummary:
     """Return a file that holds sums only."""
-    shape = (file.requests, 1 if file.whole else file.rounds, 1 if file.whole else K)
+    shape = (file.requests, 1 if file.whole else ROUNDS, 1 if file.whole else K)
     hit = source.random(shape) < file.chance
-    hit = np.broadcast_to(hit, (file.requests, file.rounds, K))
+    hit = np.broadcast_to(hit, (file.requests, ROUNDS, K))
     reached = np.minimum.accumulate(hit, axis=2)
-    rounds = file.requests * file.rounds
+    rounds = file.requests * ROUNDS
     totals = FileTotals(
         condition="all requests",
         period="this run",

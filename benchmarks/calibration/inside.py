@@ -95,7 +95,7 @@ class Attention:
     def drifts(self) -> bool:
         """Whether attention moves by more than the margin, or the sink is lost."""
         lost = self.sink[1] < SINK_LOST_BELOW * self.sink[0]
-        return self.shift > MARGIN or (lost and not self.opposite)
+        return self.shift > MARGIN or lost
 
 
 NULLS = {
@@ -244,7 +244,8 @@ ATTENTION_SINKS = Table(
 
 
 FIRST, FALL = 1.2, 0.15
-"""Logit of acceptance at depth 1, and its fall from depth to depth."""
+"""Logit of acceptance at depth 1, and its fall from depth to depth. A prompt's difficulty lowers it
+and raises the measure as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +257,6 @@ class Relation:
     rounds: int = 40
     effect: float = 0.0
     """Effect of the measure's own movement within a request, about one standard deviation."""
-    difficulty: float = 0.8
-    """Effect of a prompt's difficulty, which raises the measure as well."""
     trend: float = 0.0
     """Rise of the measure and fall of acceptance while the answer grows."""
     sessions: int = 0
@@ -294,7 +293,7 @@ def related_rows(world: Relation, seed: int) -> tuple[Rows, np.ndarray]:
         movement[:, at] = 0.7 * movement[:, at - 1] + 0.5 * random.standard_normal(n)
     level = difficulty[:, None] + movement + world.trend * progress
     measure = level[:, :, None] + 0.3 * random.standard_normal((n, rounds, k))
-    logit = FIRST - world.difficulty * difficulty[:, None] - world.trend * progress
+    logit = FIRST - 0.8 * difficulty[:, None] - world.trend * progress
     chances = chance((logit + world.effect * movement)[:, :, None] - FALL * np.arange(k))
     taken = accepted(random, chances)
     lasts = random.randint(world.shortest or rounds, rounds + 1, n)

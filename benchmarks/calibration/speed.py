@@ -26,6 +26,11 @@ from driftscope.findings.rules_pays import pays_for_clients, slower_for_clients
 
 PROMPTS, TOKENS = 24, 128
 PLAIN_S = 0.03
+STARTS = 0.05
+"""Relative standard deviation of a server from start to start."""
+BETWEEN, WITHIN = 0.2, 0.1
+"""Standard deviation of the logarithm of the time per token between prompts, with speculation, and
+between two answers to one prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +42,10 @@ class Servers:
     rounds: int = 1
     at_server: float | None = None
     """True speed by the servers' own clock; None: they recorded nothing."""
-    between: float = 0.05
-    """Relative standard deviation of a server from start to start."""
     neighbour: float = 0.0
     """Relative growth of the times of a third of one replay: something else used the machine."""
     slower: float = 0.0
     """Relative growth of every time from one replay to the next: the machine gets slower."""
-    prompts: float = 0.2
-    """Standard deviation of the logarithm of the time per token between prompts, with
-    speculation."""
-    noise: float = 0.1
-    """Standard deviation of that logarithm between two answers to one prompt."""
     answer: Answer = Answer.CANNOT_TELL
 
 
@@ -87,7 +85,7 @@ def decisions(servers: Servers | None, seed: int) -> Figures:
 def answer_of(servers: Servers, seed: int) -> Any:
     """Return the answer on one simulated measurement."""
     source = np.random.default_rng([seed, 4815])
-    hard = source.normal(0.0, servers.prompts, PROMPTS)
+    hard = source.normal(0.0, BETWEEN, PROMPTS)
     sides: dict[bool, list[Row]] = {False: [], True: []}
     order = 0
     busy = int(source.integers(2 * servers.rounds)) if servers.neighbour else -1
@@ -123,11 +121,11 @@ def _rows(
     drafts: bool,
     order: int,
 ) -> list[Row]:
-    start = math.exp(source.normal(0.0, servers.between)) * (1.0 + servers.slower) ** order
+    start = math.exp(source.normal(0.0, STARTS)) * (1.0 + servers.slower) ** order
     own = hard if drafts else 0.0 * hard
-    times = PLAIN_S * start * np.exp(own + source.normal(0.0, servers.noise, PROMPTS))
+    times = PLAIN_S * start * np.exp(own + source.normal(0.0, WITHIN, PROMPTS))
     # The mean over prompts is what the speedup is about.
-    scale = math.exp(servers.prompts**2 / 2) if drafts else 1.0
+    scale = math.exp(BETWEEN**2 / 2) if drafts else 1.0
     seen = times / (servers.speedup * scale if drafts else 1.0)
     engine = times / ((servers.at_server or 1.0) * scale if drafts else 1.0)
     return [
@@ -152,7 +150,7 @@ def _rows(
 def _runs_as_served(seed: int) -> Figures:
     """Return whether one of two runs of one server is called faster, by their means."""
     source = np.random.default_rng([seed, 162])
-    hard = source.normal(0.0, ONCE.prompts, PROMPTS)
+    hard = source.normal(0.0, BETWEEN, PROMPTS)
     runs = [_rows(ONCE, source, hard, 0, drafts=True, order=0) for _ in range(2)]
     times = [np.array([row["tpot_s"] for row in rows]) for rows in runs]
     slow, fast = (

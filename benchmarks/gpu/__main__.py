@@ -5,7 +5,7 @@ python3 -m benchmarks.gpu --out DIR [STAGE ...] [--seconds N] [--device cpu] [--
 truth     the live probe against the float64 reference; output without the probe, with every hook
           failing and at the default budget
 overhead  TPOT and throughput with and without the probe, and timelines of the worker
-real      SmolLM2 with and without its drafters ($SMOLLM2, $DRAFTERS): does it pay?
+real      `driftscope pays` of SmolLM2 and its drafters ($SMOLLM2, $DRAFTERS)
 long      minutes of mixed traffic: memory, dropped rows
 
 Each stage writes DIR/STAGE.json and DIR/STAGE.log, piece by piece. The same command resumes after

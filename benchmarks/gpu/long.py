@@ -26,10 +26,9 @@ from typing import Any
 
 from scipy import stats
 
-from benchmarks.engines import write_llama_shape
+from benchmarks.engines import QUIET, options
 from benchmarks.results_file import ResultsFile, gpu_used_bytes
 from driftscope.trace.reader import read_trace
-from driftscope_lab.trio import trio_path
 
 SECONDS = {"cuda": 180, "cpu": 20}
 K = {"cuda": 4, "cpu": 8}
@@ -114,12 +113,7 @@ def serve(device: str, folder: Path, deadline: float) -> dict[str, Any]:
     child."""
     job = folder / "job.json"
     job.write_text(json.dumps({**_job(device, folder), "deadline": deadline}))
-    env = {
-        **os.environ,
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "HF_HUB_OFFLINE": "1",
-    }
+    env = {**os.environ, **QUIET}
     if device == "cpu":
         env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
     env |= {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
@@ -147,35 +141,17 @@ def serve(device: str, folder: Path, deadline: float) -> dict[str, Any]:
 
 
 def _job(device: str, folder: Path) -> dict[str, Any]:
-    if device == "cpu":
-        target, drafter = trio_path() / "target", trio_path() / "eagle31"
-        own: dict[str, Any] = {
-            "max_model_len": 1100,
-            "dtype": "float32",
-            "enforce_eager": True,
-            "num_gpu_blocks_override": CPU_BLOCKS,
-        }
-    else:
-        target, drafter = write_llama_shape(folder)
-        own = {
-            "load_format": "dummy",
+    own: dict[str, dict[str, Any]] = {
+        "cpu": {"max_model_len": 1100, "num_gpu_blocks_override": CPU_BLOCKS},
+        "cuda": {
             "max_model_len": 16_000,
-            "attention_backend": "FLASH_ATTN",
             "gpu_memory_utilization": 0.4,
             "kv_cache_memory_bytes": 24_000_000_000,
-        }
-    return {
-        "llm": {
-            "model": str(target),
-            "skip_tokenizer_init": True,
-            "max_num_seqs": TRAFFIC[device]["concurrency"],
-            **own,
-            "speculative_config": {
-                "method": "eagle3",
-                "model": str(drafter),
-                "num_speculative_tokens": K[device],
-            },
         },
+    }
+    at_once = TRAFFIC[device]["concurrency"]
+    return {
+        "llm": options(folder, device, K[device], max_num_seqs=at_once, **own[device]),
         "vocabulary": 1000 if device == "cpu" else 100_000,
         "seconds": SECONDS[device],
         **TRAFFIC[device],

@@ -9,13 +9,10 @@ a CPU the tiny trio shows that the code runs.
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 import statistics
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +22,12 @@ from benchmarks.engines import (
     Settings,
     measure,
     median_interval,
+    options,
     ratios,
-    write_llama_shape,
+    spread,
 )
 from benchmarks.results_file import ResultsFile
 from driftscope.trace.reader import read_trace
-from driftscope_lab.trio import trio_path
 
 Interval = tuple[float, float]
 GOALS = {"off": 0.005, "default": 0.005, "every round": 0.01}
@@ -106,11 +103,7 @@ def context_lines(records: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _cells(record: dict[str, Any], figure: str) -> str:
-    cells = []
-    for name in SETTINGS:
-        found = ratios(record, name, figure)
-        cells.append(f"{name} {statistics.median(found):.3f} ({min(found):.3f}-{max(found):.3f})")
-    return "  ".join(cells)
+    return "  ".join(f"{name} {spread(ratios(record, name, figure))}" for name in SETTINGS)
 
 
 SETTINGS: Settings = {
@@ -138,52 +131,29 @@ TIMELINES_S = 30.0
 """Least time that the timelines get, in seconds."""
 
 
+OWN: dict[str, dict[str, Any]] = {
+    "cpu": {"max_model_len": 1200, "max_num_seqs": 8},
+    "cuda": {
+        "max_model_len": 12_000,
+        "max_num_seqs": 64,
+        "kv_cache_memory_bytes": CACHE_BYTES,
+        "gpu_memory_utilization": 0.3,
+        "compilation_config": {"cudagraph_capture_sizes": CAPTURED},
+    },
+}
+"""Device -> options of both engines."""
+
+
 def _start(folder: Path, device: str) -> dict[str, Engine]:
-    base = {
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "HF_HUB_OFFLINE": "1",
-    }
-    if device == "cpu":
-        # The default caches do not fit into the memory of a small machine, and eager engines
-        # start soon.
-        base["VLLM_CPU_KVCACHE_SPACE"] = "1"
-        target, drafter = trio_path() / "target", trio_path() / "eagle31"
-        own: dict[str, Any] = {
-            "max_model_len": 1200,
-            "dtype": "float32",
-            "max_num_seqs": 8,
-            "enforce_eager": True,
-        }
-    else:
-        target, drafter = write_llama_shape(folder)
-        own = {
-            "load_format": "dummy",
-            "max_model_len": 12_000,
-            "max_num_seqs": 64,
-            "kv_cache_memory_bytes": CACHE_BYTES,
-            "gpu_memory_utilization": 0.3,
-            "attention_backend": "FLASH_ATTN",
-            "compilation_config": {"cudagraph_capture_sizes": CAPTURED},
-        }
-    options = {
-        "model": str(target),
-        "skip_tokenizer_init": True,
-        "enable_prefix_caching": True,
-        **own,
-        "speculative_config": {
-            "method": "eagle3",
-            "model": str(drafter),
-            "num_speculative_tokens": K,
-        },
-    }
+    # The default cache of a CPU does not fit into the memory of a small machine.
+    base = {"VLLM_CPU_KVCACHE_SPACE": "1"} if device == "cpu" else {}
+    shared = options(folder, device, K, enable_prefix_caching=True, **OWN[device])
     environments = {
         "absent": {"DRIFTSCOPE_DISABLE": "1"},
         "probe": {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"},
     }
     engines = {
-        name: Engine(name, options, {**base, **env}, folder / f"{name}.log")
+        name: Engine(name, shared, {**base, **env}, folder / f"{name}.log")
         for name, env in environments.items()
     }
     for engine in engines.values():
@@ -258,9 +228,9 @@ def _timelines(engine: Engine, folder: Path) -> list[dict[str, Any]]:
         for name in ("off", "every round"):
             engine.ask(set=SETTINGS[name][1])
             path = folder / f"{name.replace(' ', '-')}-{point[0]}x{point[1]}.json.gz"
-            answer = engine.ask(prompts=prompts, tokens=PROFILED_TOKENS, calls=1, profile=str(path))
+            answer = engine.ask(prompts=prompts, tokens=PROFILED_TOKENS, profile=str(path))
             if name != "off":
-                answer["kernels"] = summary(device_events(path))
+                answer["kernels"] = kernels(answer["rows"])
             found.append({"setting": name, "concurrency": point[0], "context": point[1], **answer})
     return found
 
@@ -291,57 +261,25 @@ def judge(records: list[dict[str, Any]]) -> tuple[bool, str]:
     return not over and not growing, "; ".join(words)
 
 
-OURS = (
-    "clear_chain",
-    "enter_forward",
-    "measure_state",
-    "leave_forward",
-    "_partial",
-    "_combine",
-)
+OURS = ("clear_chain", "enter_forward", "measure_state", "leave_forward", "_partial", "_combine")
 """Names of the probe's kernels."""
 ONCE = "_partial"
 """Kernel that runs once a recorded round, for a drafter with one layer."""
-ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-NAME = 60
 
 
-def device_events(path: Path) -> list[dict[str, Any]]:
-    """Return what the device did, in order: name, start and duration in microseconds."""
-    with gzip.open(path) as file:
-        events = json.load(file)["traceEvents"]
-    kept = [
-        {"name": event["name"][:NAME], "start_us": event["ts"], "us": event["dur"]}
-        for event in events
-        if event.get("ph") == "X" and event.get("cat") in ON_DEVICE
-    ]
-    return sorted(kept, key=lambda event: float(event["start_us"]))
-
-
-def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the probe's time per recorded round, by kernel, and the middle round's events.
-
-    Events between the masses of two recorded rounds are one round.
-    """
-    at = [number for number, event in enumerate(events) if event["name"] == ONCE]
-    if len(at) < 2:
-        return {"rounds": len(at)}
-    total: dict[str, list[float]] = defaultdict(list)
-    for launch in events[at[0] + 1 : at[-1] + 1]:
-        if launch["name"] in OURS:
-            total[launch["name"]].append(launch["us"])
-    rounds = len(at) - 1
-    middle = len(at) // 2
-    first, last = at[middle - 1] + 1, at[middle]
-    begun = events[first]["start_us"]
+def kernels(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the launches and the microseconds of each of the probe's kernels per recorded round,
+    from a profile's rows."""
+    ours = {row["name"]: row for row in rows if row["name"] in OURS}
+    rounds = ours[ONCE]["count"] if ONCE in ours else 0
     return {
         "rounds": rounds,
         "us_per_round": {
-            name: {"launches": len(spent) / rounds, "us": round(sum(spent) / rounds, 2)}
-            for name, spent in sorted(total.items())
+            name: {
+                "launches": row["count"] / rounds,
+                "us": round(1e6 * row["device_s"] / rounds, 2),
+            }
+            for name, row in sorted(ours.items())
+            if rounds
         },
-        "one_round": [
-            [event["name"], round(event["start_us"] - begun, 1), round(event["us"], 1)]
-            for event in events[first : last + 3]
-        ],
     }

@@ -99,23 +99,16 @@ def _examine(name: str, outcome: Outcome) -> Found:
     found["witness"] = trace.manifest.witness
     if name.endswith(OUTPUT_ONLY) or found["witness"] != AGREES:
         return found
-    rows, steps, verified = (table.to_pylist() for table in (trace.draft, trace.step, trace.verify))
+    rows, verified = trace.draft.to_pylist(), trace.verify.to_pylist()
     return {
         **found,
         "execution": sorted({row["execution"] for row in rows}),
         "strategy": sorted({row["strategy"] for row in rows}),
         "problems": list(trace.problems),
-        "gpu_draft_ms": _middle([step["gpu_draft_s"] for step in steps]),
-        "gpu_probe_ms": _middle([step["gpu_probe_s"] for step in steps]),
         "accepted": sum(row["accepted"] for row in verified),
         "drafted": sum(row["drafted"] for row in verified),
         **asdict(compare(outcome, rounded="bf16" in name)),
     }
-
-
-def _middle(values: list[float | None]) -> float | None:
-    known = sorted(v for v in values if v is not None)
-    return known[len(known) // 2] * 1000 if known else None
 
 
 def faults(name: str, found: Found) -> list[str]:

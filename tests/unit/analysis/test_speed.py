@@ -316,12 +316,12 @@ WORLD = World(verify=TRUTHS["linear"], rates=np.full(12, 0.7), depth_ms=0.5, wei
 
 def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
     text = written(RandomState(3))
-    whole = served(text, 0.0, K)
+    whole = served(text, 0.0)
     model = fit([recorded(WORLD, k, RandomState(3)).cells for k in (K, 1)])
     assert model is not None
     made = policies(model, recorded_on(whole))
     found = {one.threshold: one.gain for one in made}
-    true = {at: true_gain(WORLD, whole, served(text, at, K)) for at in ASKED}
+    true = {at: true_gain(WORLD, whole, served(text, at)) for at in ASKED}
     assert sorted(ASKED, key=lambda at: found[at].value) == sorted(ASKED, key=true.__getitem__)
     for at in ASKED:
         assert found[at].value == pytest.approx(true[at], abs=0.02)
@@ -335,7 +335,7 @@ def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
 def test_steps_of_one_k_do_not_tell_what_fewer_tokens_cost() -> None:
     model = fit([recorded(WORLD, K, RandomState(3)).cells])
     assert model is not None
-    assert policies(model, recorded_on(served(written(RandomState(3)), 0.0, K))) == ()
+    assert policies(model, recorded_on(served(written(RandomState(3)), 0.0))) == ()
 
 
 TRUTH = Truth(

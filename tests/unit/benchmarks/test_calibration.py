@@ -62,7 +62,6 @@ def test_a_cause_that_is_mistaken_is_a_breach(figures: dict[str, float], words: 
         ("unfinished", 6),
         ("within_request", 60),
         ("k_advice", 20),
-        ("cut_anew", 2),
         ("ablations", 10),
         ("cut_drafts", 10),
         ("server_logs", 40),
