@@ -11,29 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.calibration import (
-    advice,
-    causes,
-    changes,
-    comparisons,
-    depths,
-    estimates,
-    files,
-    findings,
-    fleets,
-    inside,
-    speed,
-    weights,
-)
+from benchmarks.calibration.table import TABLES
 
-MODULES = (
-    *(estimates, depths, comparisons, changes, causes, inside, advice),
-    *(findings, speed, files, fleets, weights),
-)
-TABLES = {table.name: table for module in MODULES for table in module.TABLES}
+for module in sorted(Path(__file__).parent.glob("[!_]*.py")):
+    import_module(f"benchmarks.calibration.{module.stem}")
 
 
 def main(argv: list[str] | None = None, say: Callable[[str], None] = print) -> int:

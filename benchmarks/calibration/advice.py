@@ -19,7 +19,7 @@ import numpy as np
 from numpy.random import RandomState
 
 from benchmarks.calibration.runs import Floats, Ints, chance
-from benchmarks.calibration.table import COVERED, Bound, Figures, Table, holds, within
+from benchmarks.calibration.table import COVERED, Bound, Figures, holds, table, within
 from driftscope.analysis.advice import WORTH_SAYING, Choice, choose
 from driftscope.analysis.cost import CostModel, evened, fit
 from driftscope.analysis.figures.calibration import Scored, calibrations
@@ -176,6 +176,26 @@ def searched(world: World, random: RandomState) -> Iterator[State]:
         runs = {**runs, following.k: recorded(world, following.k, random)}
 
 
+def _commanded(choice: Choice) -> bool:
+    gain = choice.gain
+    return bool(
+        choice.k != START and gain and gain.value >= WORTH_SAYING and gain.surely_above(0.0)
+    )
+
+
+@table(
+    "k_advice",
+    "Advice on K, {trials} searches each, from K = 8 on; runs differ by 5 %",
+    worlds=TRUTHS,
+    wanted=lambda _: {
+        "held": Bound(least=0.95),
+        "held_measured": COVERED,
+        "regret_kept": Bound(least=0.95, spread=math.sqrt(0.95 * 0.05), per="commanded"),
+        "regret": Bound(most=0.01, spread=0.02, per="commanded"),
+        "early": Bound(most=0.0),
+    },
+    formats={"runs": ".1f", "regret": ".2%", "final_regret": ".2%"},
+)
 def advised(verify: Verify, seed: int) -> Figures:
     """Return the results of one search.
 
@@ -209,29 +229,6 @@ def advised(verify: Verify, seed: int) -> Figures:
         "final_regret": final,
         "early": _commanded(states[0].choice),
     }
-
-
-def _commanded(choice: Choice) -> bool:
-    gain = choice.gain
-    return bool(
-        choice.k != START and gain and gain.value >= WORTH_SAYING and gain.surely_above(0.0)
-    )
-
-
-K_ADVICE = Table(
-    name="k_advice",
-    title="Advice on K, {trials} searches each, from K = 8 on; runs differ by 5 %",
-    worlds=TRUTHS,
-    trial=advised,
-    wanted=lambda _: {
-        "held": Bound(least=0.95),
-        "held_measured": COVERED,
-        "regret_kept": Bound(least=0.95, spread=math.sqrt(0.95 * 0.05), per="commanded"),
-        "regret": Bound(most=0.01, spread=0.02, per="commanded"),
-        "early": Bound(most=0.0),
-    },
-    formats={"runs": ".1f", "regret": ".2%", "final_regret": ".2%"},
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +320,23 @@ def true_gain(world: World, whole: Rounds, trimmed: Rounds) -> float:
     return times[0] / times[1] - 1.0
 
 
+def _predicted(server: tuple[Verify, bool]) -> dict[str, Bound]:
+    lengths = {f"off_{at}": within(0.02) for at in ASKED}
+    bounds = {"held": COVERED, "in_order": Bound(least=0.9), **lengths}
+    steady = {"misses_by": Bound(most=0.05), "most_misses_by": Bound(most=0.05)}
+    return {**bounds, **steady} if server[1] else bounds
+
+
+@table(
+    "what_if",
+    "What thresholds of 0.3, 0.5 and 0.7 would serve, {trials} servers each",
+    worlds={
+        f"{name}, {'steady' if steady else 'machines differ by 5 %'}": (verify, steady)
+        for (name, verify), steady in product(TRUTHS.items(), (True, False))
+    },
+    wanted=_predicted,
+    most_trials=200,
+)
 def what_if(server: tuple[Verify, bool], seed: int) -> Figures:
     """Return what is predicted for the thresholds on one server, beside the truth.
 
@@ -365,24 +379,3 @@ def what_if(server: tuple[Verify, bool], seed: int) -> Figures:
             for at in ASKED
         },
     }
-
-
-def _predicted(server: tuple[Verify, bool]) -> dict[str, Bound]:
-    lengths = {f"off_{at}": within(0.02) for at in ASKED}
-    bounds = {"held": COVERED, "in_order": Bound(least=0.9), **lengths}
-    steady = {"misses_by": Bound(most=0.05), "most_misses_by": Bound(most=0.05)}
-    return {**bounds, **steady} if server[1] else bounds
-
-
-WHAT_IF = Table(
-    name="what_if",
-    title="What thresholds of 0.3, 0.5 and 0.7 would serve, {trials} servers each",
-    worlds={
-        f"{name}, {'steady' if steady else 'machines differ by 5 %'}": (verify, steady)
-        for (name, verify), steady in product(TRUTHS.items(), (True, False))
-    },
-    trial=what_if,
-    wanted=_predicted,
-    most_trials=200,
-)
-TABLES = (K_ADVICE, WHAT_IF)

@@ -25,9 +25,9 @@ from benchmarks.calibration.table import (
     NEVER,
     Bound,
     Figures,
-    Table,
     holds,
     means,
+    table,
     within,
 )
 from driftscope.ablate.result import Part, Rejections, Remedy, near_misses_of
@@ -98,12 +98,6 @@ WORLDS: dict[str, tuple[Truth, Mapping[str, Bound]]] = {
     "both, some contexts shared": (two(LOWER, UPPER, HARDER, context=FARTHER), {}),
 }
 """Truths, and bounds on how often each rule speaks."""
-
-
-def named(world: tuple[Truth, Mapping[str, Bound]], seed: int) -> Figures:
-    """Return which rules speak of one run."""
-    case = case_of(_anew(world[0], seed))
-    return {name: entry(case) is not None for name, entry in RULES.items()}
 
 
 def _anew(truth: Truth, seed: int) -> Truth:
@@ -178,13 +172,16 @@ def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
     return rounds, key % 64, np.concatenate(kinds)[key // 64], place_in_answer(key % 64, *tokens)
 
 
-CIRCUMSTANCES = Table(
-    name="circumstances",
-    title="Context length and label, {trials} runs each: share in which each rule speaks",
+@table(
+    "circumstances",
+    "Context length and label, {trials} runs each: share in which each rule speaks",
     worlds=WORLDS,
-    trial=named,
     wanted=lambda world: world[1],
 )
+def named(world: tuple[Truth, Mapping[str, Bound]], seed: int) -> Figures:
+    """Return which rules speak of one run."""
+    case = case_of(_anew(world[0], seed))
+    return {name: entry(case) is not None for name, entry in RULES.items()}
 
 
 TEXT_BASE = Truth(k=4, requests=60, rounds=40, conditional=(0.85, 0.8, 0.76, 0.72))
@@ -219,12 +216,6 @@ TEXTS = {
 """Truths, and bounds on how often JSON and begins of blocks are called harder."""
 
 
-def text_kinds(world: tuple[Truth, Mapping[str, Bound]], seed: int) -> Figures:
-    """Return which findings are made about one run."""
-    case = case_of_text(_anew(world[0], seed))
-    return {"region": region_costs(case) is not None, "begin": boundary_dip(case) is not None}
-
-
 def case_of_text(truth: Truth) -> Case:
     """Return a run of which only the rounds by kind of text are known."""
     rounds, region, near, place = _blocks(truth)
@@ -254,30 +245,21 @@ def _blocks(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
     return rounds, key // 32 % 8, key // 16 % 2 == 1, key % 16
 
 
-TEXT_KINDS = Table(
-    name="text_kinds",
-    title="Kinds of text, {trials} runs each: share in which each finding is made",
+@table(
+    "text_kinds",
+    "Kinds of text, {trials} runs each: share in which each finding is made",
     worlds=TEXTS,
-    trial=text_kinds,
     wanted=lambda world: world[1],
 )
+def text_kinds(world: tuple[Truth, Mapping[str, Bound]], seed: int) -> Figures:
+    """Return which findings are made about one run."""
+    case = case_of_text(_anew(world[0], seed))
+    return {"region": region_costs(case) is not None, "begin": boundary_dip(case) is not None}
 
 
 PARTS = ("tokens", "states", "rest")
 SEEDS = 50
 """Largest number of runs for each cause."""
-
-
-def ablated(cause: str, seed: int) -> Figures:
-    """Return the loss of agreement of one drafter, as a share of the positions; and for each part
-    of it whether its interval excludes 0, and its size."""
-    made = decomposition_of(cause, seed)
-    parts: dict[str, Part] = {name: getattr(made, name) for name in PARTS}
-    return {
-        "loss": made.loss.value,
-        **{f"{p}_found": bool(v.interval and v.interval.excludes_zero()) for p, v in parts.items()},
-        **{f"{p}_off": part.value for p, part in parts.items()},
-    }
 
 
 def _errors(cause: str, made: Sequence[Figures]) -> Figures:
@@ -294,15 +276,24 @@ def _parts(cause: str) -> dict[str, Bound]:
     return found | {f"{part}_off": within(0.02) for part in PARTS}
 
 
-ABLATIONS = Table(
-    name="ablations",
-    title="Drafters with a known cause, {trials} runs each: share whose part of the loss is found",
+@table(
+    "ablations",
+    "Drafters with a known cause, {trials} runs each: share whose part of the loss is found",
     worlds={cause: cause for cause in CAUSES},
-    trial=ablated,
     summary=_errors,
     wanted=_parts,
     most_trials=SEEDS,
 )
+def ablated(cause: str, seed: int) -> Figures:
+    """Return the loss of agreement of one drafter, as a share of the positions; and for each part
+    of it whether its interval excludes 0, and its size."""
+    made = decomposition_of(cause, seed)
+    parts: dict[str, Part] = {name: getattr(made, name) for name in PARTS}
+    return {
+        "loss": made.loss.value,
+        **{f"{p}_found": bool(v.interval and v.interval.excludes_zero()) for p, v in parts.items()},
+        **{f"{p}_off": part.value for p, part in parts.items()},
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,18 +322,6 @@ ENDS = {
 }
 
 
-def near_missed(ends: Ends, seed: int) -> Figures:
-    """Return what is said of chains whose ends are drawn with known shares."""
-    found = near_misses_of(list(_rejections(np.random.default_rng(seed), ends)))
-    assert found is not None
-    shares = (found.wider[1].interval, ends.wide), (found.close.interval, ends.close)
-    return {
-        "right": found.remedy is ends.remedy,
-        "wrong": found.remedy not in (ends.remedy, Remedy.CANNOT_TELL),
-        "covered": [holds(interval, true) for interval, true in shares],
-    }
-
-
 def _rejections(random: np.random.Generator, ends: Ends) -> Iterator[Rejections]:
     for number in random.poisson(8, ends.prompts):
         among = random.random(number) < random.beta(8 * ends.wide, 8 * (1 - ends.wide))
@@ -355,11 +334,19 @@ def _remedies(ends: Ends) -> dict[str, Bound]:
     return {"wrong": NEVER, "covered": COVERED, **many}
 
 
-NEAR_MISSES = Table(
-    name="near_misses",
-    title="Ends of chains with known shares, {trials} runs each: what is said to help",
+@table(
+    "near_misses",
+    "Ends of chains with known shares, {trials} runs each: what is said to help",
     worlds=ENDS,
-    trial=near_missed,
     wanted=_remedies,
 )
-TABLES = (CIRCUMSTANCES, TEXT_KINDS, ABLATIONS, NEAR_MISSES)
+def near_missed(ends: Ends, seed: int) -> Figures:
+    """Return what is said of chains whose ends are drawn with known shares."""
+    found = near_misses_of(list(_rejections(np.random.default_rng(seed), ends)))
+    assert found is not None
+    shares = (found.wider[1].interval, ends.wide), (found.close.interval, ends.close)
+    return {
+        "right": found.remedy is ends.remedy,
+        "wrong": found.remedy not in (ends.remedy, Remedy.CANNOT_TELL),
+        "covered": [holds(interval, true) for interval, true in shares],
+    }

@@ -19,7 +19,7 @@ from support.simulate.sums import series
 
 from benchmarks.calibration.estimates import RUNS
 from benchmarks.calibration.runs import Floats, Ints, accepted, chance, changed, findings_of
-from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, Table, means, within
+from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, means, table, within
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
 from driftscope.findings.finding import Answer, Severity
@@ -37,6 +37,12 @@ NEAR = 0.1
 """Tolerance for the position of a change, as a share of the run."""
 
 
+@table(
+    "changes",
+    "A change over time, {trials} runs each: share in which one is found",
+    worlds=RUNS,
+    wanted=lambda _: {"flat": NEVER},
+)
 def cuts(truth: Truth, seed: int) -> Figures:
     """Return whether a change is found in a run without one, in the same with a step half-way, and
     there within NEAR of its position."""
@@ -48,15 +54,6 @@ def cuts(truth: Truth, seed: int) -> Figures:
         "step": bool(points),
         "near": any(abs(p.time_s / truth.requests - 0.5) <= NEAR for p in points),
     }
-
-
-CHANGES = Table(
-    name="changes",
-    title="A change over time, {trials} runs each: share in which one is found",
-    worlds=RUNS,
-    trial=cuts,
-    wanted=lambda _: {"flat": NEVER},
-)
 
 
 TINY = 1e-9
@@ -215,6 +212,21 @@ def moves(made: Changes | None) -> bool:
     return there and explanation_of(made) is not None
 
 
+def _reported(world: World) -> dict[str, Bound]:
+    if world.drops:
+        return {"called": FOUND, "high": FOUND} if world.crossing else {"called": FOUND}
+    wanted = {"high": NEVER, "called": NEVER} if world.crossing else {"high": NEVER}
+    if world.costly_traffic:
+        return {**wanted, "asked": FOUND}
+    return {**wanted, "asked": NEVER} if world.quiet else wanted
+
+
+@table(
+    "over_time",
+    "Sessions, kinds and steps over time, {trials} runs each: share of answers",
+    worlds=WORLDS,
+    wanted=_reported,
+)
 def over_time(world: World, seed: int) -> Figures:
     """Return what is reported of one run: a drop, one of high severity, acceptance that moves with
     traffic, and a fall of a fifth with the traffic that asks for a look."""
@@ -226,24 +238,6 @@ def over_time(world: World, seed: int) -> Figures:
         "moves": moves(made),
         "asked": bool(made and fall and moves(made) and is_sure(made, fall)),
     }
-
-
-def _reported(world: World) -> dict[str, Bound]:
-    if world.drops:
-        return {"called": FOUND, "high": FOUND} if world.crossing else {"called": FOUND}
-    wanted = {"high": NEVER, "called": NEVER} if world.crossing else {"high": NEVER}
-    if world.costly_traffic:
-        return {**wanted, "asked": FOUND}
-    return {**wanted, "asked": NEVER} if world.quiet else wanted
-
-
-OVER_TIME = Table(
-    name="over_time",
-    title="Sessions, kinds and steps over time, {trials} runs each: share of answers",
-    worlds=WORLDS,
-    trial=over_time,
-    wanted=_reported,
-)
 
 
 UPDATED = Truth(requests=400, rounds=12)
@@ -259,6 +253,12 @@ UPDATES = {
 """Runs whose weights are updated. Beside many updates a fall comes with one by chance."""
 
 
+@table(
+    "updates",
+    "Updates of the served weights, {trials} runs each: share of answers",
+    worlds=UPDATES,
+    wanted=lambda run: {"named": FOUND if run.change and run.change[0] in run.updates else NEVER},
+)
 def with_updates(truth: Truth, seed: int) -> Figures:
     """Return whether a drop is found in one run, and with an update."""
     made = findings_of(run=replace(truth, seed=seed))
@@ -266,15 +266,17 @@ def with_updates(truth: Truth, seed: int) -> Figures:
     return {"dropped": bool(drops), "named": any(drop.evidence["update"] for drop in drops)}
 
 
-WITH_UPDATES = Table(
-    name="updates",
-    title="Updates of the served weights, {trials} runs each: share of answers",
-    worlds=UPDATES,
-    trial=with_updates,
-    wanted=lambda run: {"named": FOUND if run.change and run.change[0] in run.updates else NEVER},
+@table(
+    "same_prompts",
+    "Two runs of the same prompts in one order, {trials} pairs each: share of answers",
+    worlds={
+        "later prompts are harder": (-1.5, -1.5),
+        "one run falls": (-1.5, 0.0),
+        "neither falls": (0.0, 0.0),
+    },
+    wanted=lambda shifts: {"blamed": FOUND if shifts[0] < shifts[1] else NEVER},
+    most_trials=200,
 )
-
-
 def of_same_prompts(shifts: tuple[float, float], seed: int) -> Figures:
     """Return whether the moment is blamed for a fall of the first run."""
     base = Truth(requests=96, rounds=12)
@@ -290,34 +292,13 @@ def of_same_prompts(shifts: tuple[float, float], seed: int) -> Figures:
     return {"blamed": bool(blamed)}
 
 
-OF_SAME_PROMPTS = Table(
-    name="same_prompts",
-    title="Two runs of the same prompts in one order, {trials} pairs each: share of answers",
-    worlds={
-        "later prompts are harder": (-1.5, -1.5),
-        "one run falls": (-1.5, 0.0),
-        "neither falls": (0.0, 0.0),
-    },
-    trial=of_same_prompts,
-    wanted=lambda shifts: {"blamed": FOUND if shifts[0] < shifts[1] else NEVER},
-    most_trials=200,
-)
-
-
 TWO_REPLICAS = Truth(requests=240, rounds=12, replicas=2)
 TWO_LABELS = (Prompts(label="easy", shift=0.6), Prompts(label="hard", shift=-0.6))
 
 
-def of_replicas(truth: Truth, seed: int) -> Figures:
-    """Return whether a replica of one run is blamed."""
-    made = findings_of(run=replace(truth, seed=seed, prompts_seed=1000 + seed))
-    found = [one for one in made if one.id == "replica_differs" and one.answer is Answer.NO]
-    return {"blamed": bool(found)}
-
-
-OF_REPLICAS = Table(
-    name="replicas",
-    title="Replicas, {trials} runs each: share of answers",
+@table(
+    "replicas",
+    "Replicas, {trials} runs each: share of answers",
     worlds={
         "one replica loses": replace(TWO_REPLICAS, replica_shift=-1.0),
         "replicas are alike": TWO_REPLICAS,
@@ -325,9 +306,13 @@ OF_REPLICAS = Table(
             TWO_REPLICAS, prompts=TWO_LABELS, kind_by_replica=True
         ),
     },
-    trial=of_replicas,
     wanted=lambda truth: {"blamed": FOUND if truth.replica_shift else NEVER},
 )
+def of_replicas(truth: Truth, seed: int) -> Figures:
+    """Return whether a replica of one run is blamed."""
+    made = findings_of(run=replace(truth, seed=seed, prompts_seed=1000 + seed))
+    found = [one for one in made if one.id == "replica_differs" and one.answer is Answer.NO]
+    return {"blamed": bool(found)}
 
 
 DRAFTED = 4
@@ -416,6 +401,21 @@ def true_length(world: Server, requests: int = 200_000) -> float:
     return float(tokens / rounds.sum())
 
 
+def _biases(world: Server, made: Sequence[Figures]) -> Figures:
+    """Return the mean acceptance length over that of whole requests, minus 1, as the bias."""
+    row = means(world, made)
+    true = true_length(world)
+    return {name: value / true - 1 if "bias" in name else value for name, value in row.items()}
+
+
+@table(
+    "unfinished",
+    "A stationary server read while it runs, {trials} recordings each",
+    worlds=SERVERS,
+    summary=_biases,
+    wanted=lambda _: {"cohort_changed": NEVER, "cohort_bias": within(CERTAIN)},
+    formats={f"{choice}_bias": "+.2%" for choice in ("cohort", "all", "finished")},
+)
 def unfinished(world: Server, seed: int) -> Figures:
     """Return for each choice of requests whether a change is found, their acceptance length, and
     the share of rounds used."""
@@ -430,25 +430,3 @@ def unfinished(world: Server, seed: int) -> Figures:
         out[f"{choice}_bias"] = float(made.sum() / rounds.sum())
         out[f"{choice}_kept"] = float(rounds.sum() / lives.rounds.sum())
     return out
-
-
-def _biases(world: Server, made: Sequence[Figures]) -> Figures:
-    """Return the mean acceptance length over that of whole requests, minus 1, as the bias."""
-    row = means(world, made)
-    true = true_length(world)
-    return {name: value / true - 1 if "bias" in name else value for name, value in row.items()}
-
-
-UNFINISHED = Table(
-    name="unfinished",
-    title="A stationary server read while it runs, {trials} recordings each",
-    worlds=SERVERS,
-    trial=unfinished,
-    summary=_biases,
-    wanted=lambda _: {"cohort_changed": NEVER, "cohort_bias": within(CERTAIN)},
-    formats={f"{choice}_bias": "+.2%" for choice in ("cohort", "all", "finished")},
-)
-TABLES = (
-    *(CHANGES, OVER_TIME, WITH_UPDATES, OF_SAME_PROMPTS, OF_REPLICAS),
-    UNFINISHED,
-)

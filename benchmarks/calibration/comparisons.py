@@ -12,7 +12,7 @@ compare`, and the gate that requires an acceptance length to be no worse.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from support.simulate.sums import side
 
 from benchmarks.calibration.estimates import RUNS, twice
 from benchmarks.calibration.runs import compared, differ, trace_of
-from benchmarks.calibration.table import FOUND, MOSTLY, NEVER, Bound, Figures, Table
+from benchmarks.calibration.table import FOUND, MOSTLY, NEVER, Bound, Figures, table
 from driftscope.analysis.baseline_relation import relation_of
 from driftscope.analysis.comparability import NO_DIFFERENCE
 from driftscope.analysis.compare import verdict
@@ -48,18 +48,6 @@ TWICE = {
 """Truth of two runs, and whether they are of the same prompts."""
 
 
-def false_calls(world: tuple[Truth, bool], trial: int) -> Figures:
-    """Return whether two runs of one truth are called different."""
-    truth, paired = world
-    return {"called": differ(*twice(truth, trial, paired=paired), paired=paired)}
-
-
-def false_gates(world: tuple[Truth, bool], trial: int) -> Figures:
-    """Return whether a run fails the gate whose baseline is another run of its truth."""
-    truth, paired = world
-    return {"called": _breaks(RULES, *twice(truth, trial, paired=paired), paired=paired)}
-
-
 def _breaks(rules: Sequence[str], baseline: Side, run: Side, *, paired: bool = False) -> bool:
     """Return whether a run breaks a rule."""
     facts = Facts(
@@ -78,19 +66,28 @@ def _figures(run: Side) -> dict[str, Any]:
     return {"acceptance": found}
 
 
-FALSE_CALLS = Table(
-    name="false_calls",
-    title="Two runs of the same truth, {trials} comparisons: share with any difference",
+@table(
+    "false_calls",
+    "Two runs of the same truth, {trials} comparisons: share with any difference",
     worlds=TWICE,
-    trial=false_calls,
     wanted=lambda _: {"called": NEVER},
 )
-GATE_FAILURES = replace(
-    FALSE_CALLS,
-    name="gate",
-    title="Two runs of the same truth, {trials} gates: share that fails",
-    trial=false_gates,
+def false_calls(world: tuple[Truth, bool], trial: int) -> Figures:
+    """Return whether two runs of one truth are called different."""
+    truth, paired = world
+    return {"called": differ(*twice(truth, trial, paired=paired), paired=paired)}
+
+
+@table(
+    "gate",
+    "Two runs of the same truth, {trials} gates: share that fails",
+    worlds=TWICE,
+    wanted=lambda _: {"called": NEVER},
 )
+def false_gates(world: tuple[Truth, bool], trial: int) -> Figures:
+    """Return whether a run fails the gate whose baseline is another run of its truth."""
+    truth, paired = world
+    return {"called": _breaks(RULES, *twice(truth, trial, paired=paired), paired=paired)}
 
 
 DEAD = 1e-9
@@ -103,6 +100,19 @@ BROKEN: dict[str, tuple[float, ...]] = {
 """Conditional acceptance of the second drafter."""
 
 
+@table(
+    "parting",
+    "Two drafters: share of pairs that part",
+    worlds={
+        f"{run}, {world}, {'paired' if paired else 'unpaired'}": (truth, conditional, paired)
+        for run, truth in RUNS.items()
+        for world, conditional in BROKEN.items()
+        for paired in (True, False)
+    },
+    wanted=lambda _: {"parted": FOUND},
+    formats={"first": ".1f"},
+    most_trials=20,
+)
 def parted(world: tuple[Truth, tuple[float, ...], bool], trial: int) -> Figures:
     """Return whether a pair of runs differs, and the first depth that does."""
     truth, conditional, paired = world
@@ -111,28 +121,27 @@ def parted(world: tuple[Truth, tuple[float, ...], bool], trial: int) -> Figures:
     return {"parted": first is not None, "first": first}
 
 
-PARTING = Table(
-    name="parting",
-    title="Two drafters: share of pairs that part",
-    worlds={
-        f"{run}, {world}, {'paired' if paired else 'unpaired'}": (truth, conditional, paired)
-        for run, truth in RUNS.items()
-        for world, conditional in BROKEN.items()
-        for paired in (True, False)
-    },
-    trial=parted,
-    wanted=lambda _: {"parted": FOUND},
-    formats={"first": ".1f"},
-    most_trials=20,
-)
-
-
 EASY, HARD = 0.6, -0.6
 """Logit shifts of the two labels."""
 MIXES = {"50 % and 50 %": (0.5, 0.5), "35 % and 65 %": (0.35, 0.65), "10 % and 90 %": (0.1, 0.9)}
 """Share of the easy label in each of two runs."""
 
 
+def _mix(seed: int, easy: float, shift: float = 0.0) -> Side:
+    kinds = (
+        Prompts(label="easy", share=easy, shift=EASY + shift),
+        Prompts(label="hard", share=1 - easy, shift=HARD + shift),
+    )
+    truth = Truth(requests=200, rounds=20, prompts=kinds, seed=seed, prompts_seed=100_000 + seed)
+    return side(truth)
+
+
+@table(
+    "label_mix",
+    "Two runs with other mixes of two labels, {trials} pairs each: share called different",
+    worlds=MIXES,
+    wanted=lambda _: {"called": NEVER, "gate": NEVER, "found": FOUND, "gate_found": FOUND},
+)
 def other_mixes(mix: tuple[float, float], trial: int) -> Figures:
     """Return whether two runs of one drafter are called different, with and without a common mix of
     labels, and break GATE; and whether a worse one, which serves more of the easy label, does."""
@@ -147,24 +156,6 @@ def other_mixes(mix: tuple[float, float], trial: int) -> Figures:
         "gate": _breaks([GATE], a, b),
         "gate_found": _breaks([GATE], a, worse),
     }
-
-
-def _mix(seed: int, easy: float, shift: float = 0.0) -> Side:
-    kinds = (
-        Prompts(label="easy", share=easy, shift=EASY + shift),
-        Prompts(label="hard", share=1 - easy, shift=HARD + shift),
-    )
-    truth = Truth(requests=200, rounds=20, prompts=kinds, seed=seed, prompts_seed=100_000 + seed)
-    return side(truth)
-
-
-LABEL_MIX = Table(
-    name="label_mix",
-    title="Two runs with other mixes of two labels, {trials} pairs each: share called different",
-    worlds=MIXES,
-    trial=other_mixes,
-    wanted=lambda _: {"called": NEVER, "gate": NEVER, "found": FOUND, "gate_found": FOUND},
-)
 
 
 RUN = Truth(
@@ -383,35 +374,30 @@ def _pays(run: Truth, batches: tuple[int, ...], trial: int) -> tuple[Answer, boo
     return answer, screen.lead.topic is Topic.PAYS and screen.state is State.ACT
 
 
-COMPARISONS = Table(
-    name="comparisons",
-    title="Two runs that differ in more than their drafter, and their twins, {trials} pairs each",
+@table(
+    "comparisons",
+    "Two runs that differ in more than their drafter, and their twins, {trials} pairs each",
     worlds={**WORLDS, "A3 baseline of another load": _other_load},
-    trial=lambda world, seed: world(seed),
     wanted=lambda _: {"wrong": NEVER, "found": MOSTLY, "agree": Bound(least=1.0)},
     most_trials=200,
 )
+def told_apart(world: Callable[[int], Figures], seed: int) -> Figures:
+    """Return what is said of one pair and its twin."""
+    return world(seed)
 
 
 LONG = replace(RUN, requests=400, rounds=400, between=0.2)
 
 
+@table(
+    "small_differences",
+    "A small difference between long runs, {trials} pairs each: share told",
+    worlds={"A11 0.4 % of the acceptance length": 0.997, "6 % of the acceptance length": 0.95},
+    wanted=lambda factor: {"told": NEVER if factor > 0.99 else MOSTLY},
+    most_trials=40,
+)
 def small_difference(factor: float, trial: int) -> Figures:
     """Return whether a difference is told over 160,000 rounds of the same prompts."""
     worse = replace(LONG, conditional=tuple(factor * rate for rate in LONG.conditional))
     runs = (side(truth) for truth in _anew(LONG, worse, trial))
     return {"told": differ(*runs, paired=True)}
-
-
-SMALL_DIFFERENCES = Table(
-    name="small_differences",
-    title="A small difference between long runs, {trials} pairs each: share told",
-    worlds={"A11 0.4 % of the acceptance length": 0.997, "6 % of the acceptance length": 0.95},
-    trial=small_difference,
-    wanted=lambda factor: {"told": NEVER if factor > 0.99 else MOSTLY},
-    most_trials=40,
-)
-TABLES = (
-    *(FALSE_CALLS, GATE_FAILURES, PARTING, LABEL_MIX),
-    *(COMPARISONS, SMALL_DIFFERENCES),
-)

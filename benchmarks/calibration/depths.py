@@ -29,8 +29,8 @@ from benchmarks.calibration.table import (
     NEVER,
     Bound,
     Figures,
-    Table,
     at_worst,
+    table,
 )
 from driftscope.analysis.compare import accepts_less
 from driftscope.analysis.figures.results import chain_fall
@@ -143,6 +143,14 @@ def true_conditional(world: World) -> Floats:
     return np.asarray(marginal / np.append(1.0, marginal[:-1]))
 
 
+@table(
+    "risk_sets",
+    "Conditional acceptance by risk sets, {trials} runs each, at the worst depth",
+    worlds=WORLDS,
+    summary=at_worst,
+    wanted=lambda world: {} if world.informative else {"off": Bound(most=0.02), "covered": COVERED},
+    formats={"off": ".3f", "off_counted": ".3f"},
+)
 def risk_sets(world: World, seed: int) -> Figures:
     """Return by depth the distance of the estimate of one run to the truth; the same of the counts
     over all rounds accepted up to the depth before, as vLLM gives them; and whether the interval
@@ -154,17 +162,6 @@ def risk_sets(world: World, seed: int) -> Figures:
         "off_counted": reached / np.append(len(rounds), reached[:-1]) - true,
         "covered": inside(rate_intervals(ratio), true),
     }
-
-
-RISK_SETS = Table(
-    name="risk_sets",
-    title="Conditional acceptance by risk sets, {trials} runs each, at the worst depth",
-    worlds=WORLDS,
-    trial=risk_sets,
-    summary=at_worst,
-    wanted=lambda world: {} if world.informative else {"off": Bound(most=0.02), "covered": COVERED},
-    formats={"off": ".3f", "off_counted": ".3f"},
-)
 
 
 def _along(world: World) -> dict[str, Bound]:
@@ -202,6 +199,12 @@ CHAINS = {
 }
 
 
+@table(
+    "along_chain",
+    "Acceptance along the chain, {trials} runs each: share of answers",
+    worlds=CHAINS,
+    wanted=_along,
+)
 def along_chain(world: World, seed: int) -> Figures:
     """Return what is said of acceptance along the chain of one run, of which only acceptance by
     depth is known, by the rules' own functions."""
@@ -219,15 +222,6 @@ def along_chain(world: World, seed: int) -> Figures:
     )
     said = falls(run), is_even(run)
     return {"falls": said[0], "even": said[1], "cannot_tell": not any(said)}
-
-
-ALONG_CHAIN = Table(
-    name="along_chain",
-    title="Acceptance along the chain, {trials} runs each: share of answers",
-    worlds=CHAINS,
-    trial=along_chain,
-    wanted=_along,
-)
 
 
 BY_BATCH = Truth(requests=96, rounds=25, batches=(1, 2, 3, 6), k_by_batch=((2, 7), (4, 4), (6, 2)))
@@ -255,6 +249,13 @@ MIXES = {
 }
 
 
+@table(
+    "several_k",
+    "Runs of several K, {trials} each: share of intervals that hold the truth, at worst",
+    worlds=SEVERAL,
+    summary=at_worst,
+    wanted=lambda _: {"worst": COVERED},
+)
 def several_k(world: tuple[Truth, int | None], seed: int) -> Figures:
     """Return whether the interval of each depth holds the truth, and that for rates as vLLM counts
     them; None if both are equal."""
@@ -271,16 +272,16 @@ def several_k(world: tuple[Truth, int | None], seed: int) -> Figures:
     }
 
 
-SEVERAL_K = Table(
-    name="several_k",
-    title="Runs of several K, {trials} each: share of intervals that hold the truth, at worst",
-    worlds=SEVERAL,
-    trial=several_k,
-    summary=at_worst,
-    wanted=lambda _: {"worst": COVERED},
+def _moves(rounds: Rounds) -> bool:
+    return changed(rounds.comparable_tokens()[:, 0], rounds.rounds, several_k=True)
+
+
+@table(
+    "mix_changes",
+    "A change over time where only the mix of K changes, {trials} runs each: share found",
+    worlds=MIXES,
+    wanted=lambda _: {"comparable": NEVER},
 )
-
-
 def mix_changes(truth: Truth, seed: int) -> Figures:
     """Return whether a change over time is found although only the mix of K changed: for lengths
     that can be compared, and for lengths as served."""
@@ -290,19 +291,6 @@ def mix_changes(truth: Truth, seed: int) -> Figures:
         "comparable": _moves(rounds),
         "served": changed(served, rounds.rounds, several_k=True),
     }
-
-
-def _moves(rounds: Rounds) -> bool:
-    return changed(rounds.comparable_tokens()[:, 0], rounds.rounds, several_k=True)
-
-
-MIX_CHANGES = Table(
-    name="mix_changes",
-    title="A change over time where only the mix of K changes, {trials} runs each: share found",
-    worlds=MIXES,
-    trial=mix_changes,
-    wanted=lambda _: {"comparable": NEVER},
-)
 
 
 REQUESTS, ROUNDS, BATCH = 96, 30, 16
@@ -355,6 +343,26 @@ def _admitted(survival: Floats, request: Ints, verified: Floats) -> Ints:
     return length
 
 
+def _pooled(rounds: Rounds) -> Rounds:
+    return replace(rounds, uncut=None)
+
+
+def _parts(a: Rounds, b: Rounds, *, less: bool = False) -> bool:
+    """Return whether two runs of the same prompts differ, or the second accepts less."""
+    if not min(a.comparable_k, b.comparable_k):
+        return False
+    sides = (Side(rounds=one, labels=("all",) * REQUESTS) for one in (a, b.grouped_like(a)))
+    found = compared(*sides, paired=True)
+    return accepts_less(found) if less else found.parts_from is not None
+
+
+@table(
+    "cut_drafts",
+    "Drafts cut for low confidence: {trials} pairs of runs, and runs, of one drafter",
+    worlds=CUTS,
+    wanted=lambda _: {"false": NEVER, "found": MOSTLY},
+    most_trials=200,
+)
 def cut_drafts(world: tuple[float, float, bool], seed: int) -> Figures:
     """Return whether a drafter that did not change is called worse, better or changed; whether one
     that lost WORSE logits is found; and the first if all depths with a token were compared."""
@@ -375,27 +383,3 @@ def cut_drafts(world: tuple[float, float, bool], seed: int) -> Figures:
         "found": _parts(a, worse, less=True),
         "false_if_pooled": _parts(_pooled(a), _pooled(b)),
     }
-
-
-def _pooled(rounds: Rounds) -> Rounds:
-    return replace(rounds, uncut=None)
-
-
-def _parts(a: Rounds, b: Rounds, *, less: bool = False) -> bool:
-    """Return whether two runs of the same prompts differ, or the second accepts less."""
-    if not min(a.comparable_k, b.comparable_k):
-        return False
-    sides = (Side(rounds=one, labels=("all",) * REQUESTS) for one in (a, b.grouped_like(a)))
-    found = compared(*sides, paired=True)
-    return accepts_less(found) if less else found.parts_from is not None
-
-
-CUT_DRAFTS = Table(
-    name="cut_drafts",
-    title="Drafts cut for low confidence: {trials} pairs of runs, and runs, of one drafter",
-    worlds=CUTS,
-    trial=cut_drafts,
-    wanted=lambda _: {"false": NEVER, "found": MOSTLY},
-    most_trials=200,
-)
-TABLES = (RISK_SETS, ALONG_CHAIN, SEVERAL_K, MIX_CHANGES, CUT_DRAFTS)

@@ -16,9 +16,9 @@ from benchmarks.calibration.table import (
     COVERED_BY_FEW,
     NEVER,
     Figures,
-    Table,
     at_worst,
     holds,
+    table,
 )
 from driftscope.analysis.figures.rounds import Side
 from driftscope.analysis.query.query_engine import Matrix
@@ -58,20 +58,6 @@ def twice(
     return run_of(truth, first), run_of(other or truth, second, first if paired else None)
 
 
-def coverage(truth: Truth, trial: int) -> Figures:
-    """Return whether the intervals of one run contain the truth, of the acceptance length and of
-    each depth; and the same of a bootstrap."""
-    true = np.append(truth.mean_length(), truth.marginal())
-    drawn = run_of(truth, trial).rounds
-    ours = (intervals(drawn.length_ratio()) or ()), (rate_intervals(drawn.marginal_ratio()) or ())
-    rounds = drawn.rounds[:, None].astype(np.float64)
-    sums = np.hstack([rounds + drawn.accepted[:, None], drawn.reached])
-    return {
-        "covered": inside([*ours[0], *ours[1]], true),
-        "bootstrap": inside(list(_bootstrap(sums, rounds, trial)), true),
-    }
-
-
 def inside(found: Sequence[Interval | None] | None, true: np.ndarray) -> np.ndarray:
     """Return whether each interval contains the truth."""
     return np.array([bool(holds(a, b)) for a, b in zip(found or (), true, strict=True)])
@@ -91,14 +77,25 @@ def _where(truth: Truth, made: Sequence[Figures]) -> Figures:
     return {"worst": named, **at_worst(truth, made)}
 
 
-COVERAGE = Table(
-    name="coverage",
-    title="95 % intervals, {trials} simulated runs each: share that holds the truth, at worst",
+@table(
+    "coverage",
+    "95 % intervals, {trials} simulated runs each: share that holds the truth, at worst",
     worlds=RUNS,
-    trial=coverage,
     summary=_where,
     wanted=lambda _: {"covered": COVERED},
 )
+def coverage(truth: Truth, trial: int) -> Figures:
+    """Return whether the intervals of one run contain the truth, of the acceptance length and of
+    each depth; and the same of a bootstrap."""
+    true = np.append(truth.mean_length(), truth.marginal())
+    drawn = run_of(truth, trial).rounds
+    ours = (intervals(drawn.length_ratio()) or ()), (rate_intervals(drawn.marginal_ratio()) or ())
+    rounds = drawn.rounds[:, None].astype(np.float64)
+    sums = np.hstack([rounds + drawn.accepted[:, None], drawn.reached])
+    return {
+        "covered": inside([*ours[0], *ours[1]], true),
+        "bootstrap": inside(list(_bootstrap(sums, rounds, trial)), true),
+    }
 
 
 def _repeated(prompts: int, times: int, **more: float) -> Truth:
@@ -114,6 +111,19 @@ FEW_CLUSTERS = 8
 """Number of clusters below which their intervals may cover the truth less often."""
 
 
+def _of_clusters(truth: Truth) -> Figures:
+    few = (truth.sessions or truth.requests // truth.repeats) < FEW_CLUSTERS
+    covered = COVERED_BY_FEW if few else COVERED
+    return {"covered": covered, "unpaired": NEVER, "paired": NEVER}
+
+
+@table(
+    "clusters",
+    "Repeated prompts and sessions, {trials} runs each",
+    worlds=REPEATED,
+    wanted=_of_clusters,
+    formats={"design_effect": ".1f"},
+)
 def clustered(truth: Truth, seed: int) -> Figures:
     """Return whether the intervals over clusters, and over requests, of one run hold the truth, and
     whether any difference of two equal runs of other prompts, or of the same, is reported."""
@@ -130,22 +140,6 @@ def clustered(truth: Truth, seed: int) -> Figures:
         "unpaired": differ(*twice(truth, seed + 500_000, paired=False)),
         "paired": differ(*twice(truth, seed + 500_000, paired=True), paired=True),
     }
-
-
-def _of_clusters(truth: Truth) -> Figures:
-    few = (truth.sessions or truth.requests // truth.repeats) < FEW_CLUSTERS
-    covered = COVERED_BY_FEW if few else COVERED
-    return {"covered": covered, "unpaired": NEVER, "paired": NEVER}
-
-
-CLUSTERS = Table(
-    name="clusters",
-    title="Repeated prompts and sessions, {trials} runs each",
-    worlds=REPEATED,
-    trial=clustered,
-    wanted=_of_clusters,
-    formats={"design_effect": ".1f"},
-)
 
 
 TRUE_MEAN = 10.0
@@ -166,6 +160,14 @@ def _times(random: RandomState, at_once: int, requests: int) -> Matrix:
     return TRUE_MEAN + shared + random.normal(0.0, OWN_NOISE, requests)
 
 
+@table(
+    "shared_steps",
+    "Mean times of requests served at once, {trials} runs each: intervals hold the truth",
+    worlds=LOADS,
+    # At most 20 spans of time, of which few may be independent.
+    wanted=lambda _: {"covered": COVERED_BY_FEW},
+    formats={"wider": ".2f"},
+)
 def shared_steps(load: tuple[int, int], seed: int) -> Figures:
     """Return whether intervals over requests hold the truth, and those that know of time, which
     driftscope reports; and the width of these, as a ratio to those over requests."""
@@ -179,15 +181,3 @@ def shared_steps(load: tuple[int, int], seed: int) -> Figures:
         "covered": holds(over_time, TRUE_MEAN),
         "wider": (over_time.high - over_time.low) / (alone.high - alone.low),
     }
-
-
-SHARED_STEPS = Table(
-    name="shared_steps",
-    title="Mean times of requests served at once, {trials} runs each: intervals hold the truth",
-    worlds=LOADS,
-    trial=shared_steps,
-    # At most 20 spans of time, of which few may be independent.
-    wanted=lambda _: {"covered": COVERED_BY_FEW},
-    formats={"wider": ".2f"},
-)
-TABLES = (COVERAGE, CLUSTERS, SHARED_STEPS)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.calibration.runs import chance, measurement
-from benchmarks.calibration.table import FOUND, MOSTLY, NEVER, Bound, Figures, Table, found
+from benchmarks.calibration.table import FOUND, MOSTLY, NEVER, Bound, Figures, found, table
 from driftscope.analysis.replays import FileTotals, ReplaySummary, cell_of_sums
 from driftscope.analysis.statistics.intervals import Interval, ratio
 from driftscope.analysis.statistics.ratio import ratio_intervals
@@ -96,26 +96,23 @@ def text_of(log: Log, seed: int) -> str:
     return "\n".join(rows)
 
 
-def logs(log: Log, seed: int) -> Figures:
-    """Return whether one log shows a change over time, or with the load or the context."""
-    files = server_log(ResultFile(path=Path("log"), text=text_of(log, seed)))
-    told = " ".join(change.statement for figures in files for change in figures.changes)
-    return {"over_time": "first quarter" in told, "with_load": "between lines" in told}
-
-
 def _told(log: Log) -> dict[str, Bound]:
     if not (log.over_time or log.with_usage):
         return {"over_time": NEVER, "with_load": NEVER}
     return {"over_time" if log.over_time else "with_load": MOSTLY}
 
 
-SERVER_LOGS = Table(
-    name="server_logs",
-    title="Logs of servers, {trials} each: share that shows a change of acceptance",
+@table(
+    "server_logs",
+    "Logs of servers, {trials} each: share that shows a change of acceptance",
     worlds=LOGS,
-    trial=logs,
     wanted=_told,
 )
+def logs(log: Log, seed: int) -> Figures:
+    """Return whether one log shows a change over time, or with the load or the context."""
+    files = server_log(ResultFile(path=Path("log"), text=text_of(log, seed)))
+    told = " ".join(change.statement for figures in files for change in figures.changes)
+    return {"over_time": "first quarter" in told, "with_load": "between lines" in told}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +170,15 @@ def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummar
     return measurement(label, {}, cells=(cell_of_sums(totals),))
 
 
+@table(
+    "file_sums",
+    "Files that hold sums only, {trials} pairs each: share of conclusions",
+    worlds=FILES,
+    wanted=lambda files: {
+        "dead": MOSTLY if files.dead else NEVER,
+        "differ": MOSTLY if files.differ else NEVER,
+    },
+)
 def sums(files: Files, seed: int) -> Figures:
     """Return whether the first of two files is said to accept nothing, and both to differ."""
     source = np.random.default_rng([seed, 172])
@@ -181,18 +187,6 @@ def sums(files: Files, seed: int) -> Figures:
         "dead": replay_accepts_nothing(ReplayCase(run=first)) is not None,
         "differ": bool(difference_sentence(first, other)),
     }
-
-
-FILE_SUMS = Table(
-    name="file_sums",
-    title="Files that hold sums only, {trials} pairs each: share of conclusions",
-    worlds=FILES,
-    trial=sums,
-    wanted=lambda files: {
-        "dead": MOSTLY if files.dead else NEVER,
-        "differ": MOSTLY if files.differ else NEVER,
-    },
-)
 
 
 ROOT = Path(__file__).parents[2]
@@ -251,25 +245,22 @@ KINDS: dict[str, tuple[Draw, str]] = {
 }
 
 
-def prompt_kinds(kind: tuple[str, Draw, str], seed: int) -> Figures:
-    """Return what prompts of one kind are said to be made of."""
-    name, draw, _ = kind
-    said = kind_of_text(draw(random.Random(f"{name} {seed}")))
-    return {"text": said == TEXT, "random_tokens": said == RANDOM, "cannot_tell": said is None}
-
-
 def _of_kind(kind: tuple[str, Draw, str]) -> dict[str, Bound]:
     right, wrong = ("text", "random_tokens")[:: 1 if kind[2] == TEXT else -1]
     return {right: FOUND, wrong: Bound(most=0.01, spread=0.1)}
 
 
-PROMPT_KINDS = Table(
-    name="prompt_kinds",
-    title=f"What {PROMPTS} prompts are made of, {{trials}} trials",
+@table(
+    "prompt_kinds",
+    f"What {PROMPTS} prompts are made of, {{trials}} trials",
     worlds={name: (name, *kind) for name, kind in KINDS.items()},
-    trial=prompt_kinds,
     wanted=_of_kind,
 )
+def prompt_kinds(kind: tuple[str, Draw, str], seed: int) -> Figures:
+    """Return what prompts of one kind are said to be made of."""
+    name, draw, _ = kind
+    said = kind_of_text(draw(random.Random(f"{name} {seed}")))
+    return {"text": said == TEXT, "random_tokens": said == RANDOM, "cannot_tell": said is None}
 
 
 def _measured(source: np.random.Generator, requests: int, level: float) -> tuple[float, Interval]:
@@ -283,6 +274,16 @@ def _measured(source: np.random.Generator, requests: int, level: float) -> tuple
     return float(sums[:, 0].sum() / sums[:, 1].sum()), interval
 
 
+@table(
+    "smallest_change",
+    "The smallest change of the acceptance length that a measurement states, {trials} trials",
+    worlds={"24 requests of mixed ease": 24, "100 requests of mixed ease": 100},
+    wanted=lambda _: {
+        "seen_none": NEVER,
+        "seen_smallest": found(0.75),
+        "seen_half": Bound(most=0.5),
+    },
+)
 def smallest_changes(requests: int, seed: int) -> Figures:
     """Return the smallest change that a first measurement states, and whether a second one is
     called different that has none, that one, or half of it."""
@@ -294,17 +295,3 @@ def smallest_changes(requests: int, seed: int) -> Figures:
         made = ratio(*_measured(source, requests, 1.0 + change), *first)
         seen[f"seen_{name}"] = made is not None and not made[1].low <= 1.0 <= made[1].high
     return seen
-
-
-SMALLEST_CHANGE = Table(
-    name="smallest_change",
-    title="The smallest change of the acceptance length that a measurement states, {trials} trials",
-    worlds={"24 requests of mixed ease": 24, "100 requests of mixed ease": 100},
-    trial=smallest_changes,
-    wanted=lambda _: {
-        "seen_none": NEVER,
-        "seen_smallest": found(0.75),
-        "seen_half": Bound(most=0.5),
-    },
-)
-TABLES = (SERVER_LOGS, FILE_SUMS, PROMPT_KINDS, SMALLEST_CHANGE)

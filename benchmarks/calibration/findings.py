@@ -14,7 +14,7 @@ from dataclasses import replace
 from support.simulate import Prompts, Truth
 
 from benchmarks.calibration.runs import trace_of
-from benchmarks.calibration.table import MOSTLY, NEVER, Bound, Figures, Table
+from benchmarks.calibration.table import MOSTLY, NEVER, Bound, Figures, table
 from driftscope.findings.causes import TRAINING
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import Inputs, analyze
@@ -95,17 +95,6 @@ LOSING: dict[str, tuple[Truth, str, Bound]] = {
 """Worlds in which acceptance is lost: with a finding, and how often it has high severity."""
 
 
-def analysed(world: tuple[Truth, str, Bound], seed: int) -> Figures:
-    """Return the findings of one run by id and severity; of high severity ones any, and that of
-    this world; and any of medium severity."""
-    truth, name, _ = world
-    made = _findings(replace(truth, seed=seed, prompts_seed=10_000 + seed))
-    ids = {level: [f.id for f in made if f.severity is level] for level in Severity}
-    high, medium = ids[Severity.HIGH], ids[Severity.MEDIUM]
-    named = bool(high) if name == "" else name in high
-    return {"high": bool(high), "medium": bool(medium), "named": named, "ids": high + medium}
-
-
 def _findings(truth: Truth) -> tuple[Finding, ...]:
     return analyze(Inputs(sources=[trace_of(truth)], labels=["run"])).findings
 
@@ -116,15 +105,23 @@ def _commonest(_: object, made: Sequence[Figures]) -> Figures:
     return {**shares, "commonest": ids[0][0] if ids else ""}
 
 
-HIGH_FINDINGS = Table(
-    name="high_findings",
-    title="Healthy runs, {trials} analyses each: share with a finding of that severity",
+@table(
+    "high_findings",
+    "Healthy runs, {trials} analyses each: share with a finding of that severity",
     worlds={name: (truth, "", NEVER) for name, truth in WORLDS.items()} | LOSING,
-    trial=analysed,
     summary=_commonest,
     wanted=lambda world: {"named": world[2]},
     most_trials=200,
 )
+def analysed(world: tuple[Truth, str, Bound], seed: int) -> Figures:
+    """Return the findings of one run by id and severity; of high severity ones any, and that of
+    this world; and any of medium severity."""
+    truth, name, _ = world
+    made = _findings(replace(truth, seed=seed, prompts_seed=10_000 + seed))
+    ids = {level: [f.id for f in made if f.severity is level] for level in Severity}
+    high, medium = ids[Severity.HIGH], ids[Severity.MEDIUM]
+    named = bool(high) if name == "" else name in high
+    return {"high": bool(high), "medium": bool(medium), "named": named, "ids": high + medium}
 
 
 LOW = replace(
@@ -139,6 +136,13 @@ TRAINED = {
 whose draft ids are mapped wrongly is 40 % sure and never right."""
 
 
+@table(
+    "training",
+    "Low acceptance, {trials} analyses each: share in which too little training is a cause",
+    worlds=TRAINED,
+    wanted=lambda truth: {"named": MOSTLY if truth is LOW else NEVER},
+    most_trials=100,
+)
 def training(truth: Truth, seed: int) -> Figures:
     """Return whether too little training is named a cause of one run, or ruled out."""
     run = _findings(replace(truth, seed=seed, prompts_seed=10_000 + seed))
@@ -148,14 +152,3 @@ def training(truth: Truth, seed: int) -> Figures:
         "named": any(cause.cause == TRAINING.words for cause in causes),
         "ruled_out": any(cause.cause == TRAINING.words for cause in out),
     }
-
-
-TRAINING_NAMED = Table(
-    name="training",
-    title="Low acceptance, {trials} analyses each: share in which too little training is a cause",
-    worlds=TRAINED,
-    trial=training,
-    wanted=lambda truth: {"named": MOSTLY if truth is LOW else NEVER},
-    most_trials=100,
-)
-TABLES = (HIGH_FINDINGS, TRAINING_NAMED)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.calibration.runs import chance
-from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, Table
+from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, table
 from driftscope.analysis.replays import summarise_rollups, versus
 from driftscope.analysis.rollups import Rollups
 from driftscope.analysis.statistics.ratio import MOST_SPANS
@@ -99,20 +99,6 @@ def rollups_of(fleet: Fleet, source: np.random.Generator) -> Rollups:
     )
 
 
-def ranked(fleet: Fleet, seed: int) -> Figures:
-    """Return whether the sick replica leads and is found, and whether any other one differs."""
-    run = summarise_rollups(rollups_of(fleet, np.random.default_rng([seed, 711])), "day")
-    replicas = [cell for cell in run.cells if cell.condition.startswith("pod-")]
-    differ = [c.condition for c in replicas if c.length_ratio and c.length_ratio.differs]
-    finding = fleet_replica_differs(ReplayCase(run=run))
-    return {
-        "found": finding is not None and finding.statement.startswith("pod-0 "),
-        "found another": finding is not None and not finding.statement.startswith("pod-0 "),
-        "another differs": any(name != "pod-0" for name in differ),
-        "it differs": "pod-0" in differ,
-    }
-
-
 FLEETS = {
     "200 healthy replicas": Fleet(),
     "200 healthy, spans differ much": Fleet(own=0.5),
@@ -134,14 +120,27 @@ def _ranked(fleet: Fleet) -> dict[str, Bound]:
     return {**wanted, "another differs": NEVER} if fleet.replicas > 3 else wanted
 
 
-RANKED = Table(
-    name="fleets",
-    title="Rollups of fleets, {trials} each: share in which a replica differs",
+@table(
+    "fleets",
+    "Rollups of fleets, {trials} each: share in which a replica differs",
     worlds=FLEETS,
-    trial=ranked,
     wanted=_ranked,
     most_trials=200,
 )
+def ranked(fleet: Fleet, seed: int) -> Figures:
+    """Return whether the sick replica leads and is found, and whether any other one differs."""
+    run = summarise_rollups(rollups_of(fleet, np.random.default_rng([seed, 711])), "day")
+    replicas = [cell for cell in run.cells if cell.condition.startswith("pod-")]
+    differ = [c.condition for c in replicas if c.length_ratio and c.length_ratio.differs]
+    finding = fleet_replica_differs(ReplayCase(run=run))
+    return {
+        "found": finding is not None and finding.statement.startswith("pod-0 "),
+        "found another": finding is not None and not finding.statement.startswith("pod-0 "),
+        "another differs": any(name != "pod-0" for name in differ),
+        "it differs": "pod-0" in differ,
+    }
+
+
 PAIRS: dict[str, tuple[Fleet, Fleet]] = {
     "two days alike": (Fleet(replicas=20), Fleet(replicas=20)),
     "more JSON": (Fleet(replicas=20), Fleet(replicas=20, json=0.6)),
@@ -150,6 +149,13 @@ PAIRS: dict[str, tuple[Fleet, Fleet]] = {
 }
 
 
+@table(
+    "fleets_compared",
+    "Rollups of two fleets, {trials} each: share that differ",
+    worlds=PAIRS,
+    wanted=lambda pair: {"differ": FOUND if any(fleet.sick for fleet in pair) else NEVER},
+    most_trials=400,
+)
 def compared(pair: tuple[Fleet, Fleet], seed: int) -> Figures:
     """Return whether two fleets differ."""
     source = np.random.default_rng([seed, 712])
@@ -159,14 +165,3 @@ def compared(pair: tuple[Fleet, Fleet], seed: int) -> Figures:
     )
     found = versus(first, other)
     return {"differ": any(one.length_ratio and one.length_ratio.differs for one in found)}
-
-
-COMPARED = Table(
-    name="fleets_compared",
-    title="Rollups of two fleets, {trials} each: share that differ",
-    worlds=PAIRS,
-    trial=compared,
-    wanted=lambda pair: {"differ": FOUND if any(fleet.sick for fleet in pair) else NEVER},
-    most_trials=400,
-)
-TABLES = (RANKED, COMPARED)

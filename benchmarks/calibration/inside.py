@@ -25,10 +25,10 @@ from benchmarks.calibration.table import (
     NEVER,
     Bound,
     Figures,
-    Table,
     holds,
     known,
     means,
+    table,
 )
 from driftscope.analysis.figures.calibration import Scored, calibrations
 from driftscope.analysis.statistics import association as relation
@@ -196,6 +196,19 @@ def _drift(
     return with_sink(drift_by_distance(sums, edges_of(DEPTHS)), sinks)
 
 
+def _answers(world: Attention) -> dict[str, Bound]:
+    if world.drifts:
+        return {"drift": FOUND, "no_drift": NEVER}
+    # The mean shows nothing of shifts in both directions, and does not exclude them.
+    return {"drift": NEVER, "no_drift": NEVER} if world.opposite else {"drift": NEVER}
+
+
+@table(
+    "attention_drift",
+    "Attention drift, {trials} recordings each: share of answers",
+    worlds=ATTENTIONS,
+    wanted=_answers,
+)
 def drifts(world: Attention, seed: int) -> Figures:
     """Return the answer about one recording."""
     said = drift_of(world, seed).answer
@@ -206,41 +219,22 @@ def drifts(world: Attention, seed: int) -> Figures:
     }
 
 
-def _answers(world: Attention) -> dict[str, Bound]:
-    if world.drifts:
-        return {"drift": FOUND, "no_drift": NEVER}
-    # The mean shows nothing of shifts in both directions, and does not exclude them.
-    return {"drift": NEVER, "no_drift": NEVER} if world.opposite else {"drift": NEVER}
-
-
-ATTENTION_DRIFT = Table(
-    name="attention_drift",
-    title="Attention drift, {trials} recordings each: share of answers",
-    worlds=ATTENTIONS,
-    trial=drifts,
-    wanted=_answers,
-)
-
-
-def sinks(world: Attention, seed: int) -> Figures:
-    """Return whether the drafter of one recording is said to have a sink."""
-    said = drift_of(world, seed).has_sink
-    return {"has": said is True, "has_not": said is False, "cannot_tell": said is None}
-
-
 def _sink_answers(world: Attention) -> dict[str, Bound]:
     right, wrong = ("has", "has_not") if world.sink[0] > SINK_FLOOR else ("has_not", "has")
     # Short contexts may leave it open.
     return {wrong: NEVER, right: FOUND} if max(world.contexts) == LONG else {wrong: NEVER}
 
 
-ATTENTION_SINKS = Table(
-    name="attention_sinks",
-    title="Whether a drafter has an attention sink, {trials} recordings each: share of answers",
+@table(
+    "attention_sinks",
+    "Whether a drafter has an attention sink, {trials} recordings each: share of answers",
     worlds=SINKS,
-    trial=sinks,
     wanted=_sink_answers,
 )
+def sinks(world: Attention, seed: int) -> Figures:
+    """Return whether the drafter of one recording is said to have a sink."""
+    said = drift_of(world, seed).has_sink
+    return {"has": said is True, "has_not": said is False, "cannot_tell": said is None}
 
 
 FIRST, FALL = 1.2, 0.15
@@ -309,6 +303,28 @@ def related_rows(world: Relation, seed: int) -> tuple[Rows, np.ndarray]:
     return rows, chances[request, at, depth]
 
 
+def _sizes(world: Relation, made: Sequence[Figures]) -> Figures:
+    row = means(world, made)
+    over = row["estimate"] / row["true_size"] if world.effect else None
+    return {**row, "over_true_size": over}
+
+
+def _relation(world: Relation) -> dict[str, Bound]:
+    if not world.effect:
+        return {"called": NEVER, "covered": COVERED}
+    size = Bound(least=0.95, most=1.05, spread=1 / 3.1)
+    return {"called": FOUND, "covered": COVERED, "over_true_size": size}
+
+
+@table(
+    "within_request",
+    "Acceptance against the drafter's internals, {trials} runs each: share of answers",
+    worlds=RELATIONS,
+    summary=_sizes,
+    wanted=_relation,
+    times=5,
+    formats={"estimate": ".4f", "true_size": ".4f", "over_true_size": ".3f"},
+)
 def related(world: Relation, seed: int) -> Figures:
     """Return what is said of one run, and its estimate beside the true size."""
     rows, chances = related_rows(world, seed)
@@ -325,31 +341,6 @@ def related(world: Relation, seed: int) -> Figures:
         "estimate": made.per_sd if made else None,
         "true_size": true,
     }
-
-
-def _sizes(world: Relation, made: Sequence[Figures]) -> Figures:
-    row = means(world, made)
-    over = row["estimate"] / row["true_size"] if world.effect else None
-    return {**row, "over_true_size": over}
-
-
-def _relation(world: Relation) -> dict[str, Bound]:
-    if not world.effect:
-        return {"called": NEVER, "covered": COVERED}
-    size = Bound(least=0.95, most=1.05, spread=1 / 3.1)
-    return {"called": FOUND, "covered": COVERED, "over_true_size": size}
-
-
-WITHIN_REQUEST = Table(
-    name="within_request",
-    title="Acceptance against the drafter's internals, {trials} runs each: share of answers",
-    worlds=RELATIONS,
-    trial=related,
-    summary=_sizes,
-    wanted=_relation,
-    times=5,
-    formats={"estimate": ".4f", "true_size": ".4f", "over_true_size": ".3f"},
-)
 
 
 K = 4
@@ -418,6 +409,24 @@ def _true_auroc(world: Confidence) -> float:
     return float(np.mean(known(made)))
 
 
+def _called(world: Confidence) -> dict[str, Bound]:
+    covered = COVERED_BY_FEW if world.sessions else COVERED
+    wanted = {"covered": covered, "auroc_covered": covered}
+    if world.later != 1.0:
+        return {**wanted, "moves": FOUND}
+    if world.kinds != (1.0, 1.0):
+        return {**wanted, "moves": NEVER}
+    planted = set(world.temperatures) != {1.0}
+    return {**wanted, "moves": NEVER, "off": FOUND if planted else NEVER}
+
+
+@table(
+    "confidence",
+    "Calibration of the drafter's confidence, {trials} runs each: shares",
+    worlds=CONFIDENCES,
+    wanted=_called,
+    most_trials=400,
+)
 def confidence(world: Confidence, seed: int) -> Figures:
     """Return whether the confidence of one run is called off, and said to have changed; and whether
     the intervals of temperature, bias and AUROC hold the truth."""
@@ -439,25 +448,3 @@ def confidence(world: Confidence, seed: int) -> Figures:
         "bias_covered": known(biases),
         "auroc_covered": holds(made.by_depth[1].auroc_interval, _true_auroc(world)),
     }
-
-
-def _called(world: Confidence) -> dict[str, Bound]:
-    covered = COVERED_BY_FEW if world.sessions else COVERED
-    wanted = {"covered": covered, "auroc_covered": covered}
-    if world.later != 1.0:
-        return {**wanted, "moves": FOUND}
-    if world.kinds != (1.0, 1.0):
-        return {**wanted, "moves": NEVER}
-    planted = set(world.temperatures) != {1.0}
-    return {**wanted, "moves": NEVER, "off": FOUND if planted else NEVER}
-
-
-CONFIDENCE = Table(
-    name="confidence",
-    title="Calibration of the drafter's confidence, {trials} runs each: shares",
-    worlds=CONFIDENCES,
-    trial=confidence,
-    wanted=_called,
-    most_trials=400,
-)
-TABLES = (ATTENTION_DRIFT, ATTENTION_SINKS, WITHIN_REQUEST, CONFIDENCE)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.calibration.runs import measurement
-from benchmarks.calibration.table import COVERED, FOUND, NEVER, Bound, Figures, Table, holds
+from benchmarks.calibration.table import COVERED, FOUND, NEVER, Bound, Figures, holds, table
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.replays import SPECULATION, Row
 from driftscope.analysis.speed import is_faster, speed_by_means
@@ -66,20 +66,6 @@ WORLDS: dict[str, Servers | None] = {
     "2.28x at the server, 1x for clients": Servers(speedup=1.0, rounds=2, at_server=2.28),
 }
 """Measurements by a client, and one of recorded runs (None)."""
-
-
-def decisions(servers: Servers | None, seed: int) -> Figures:
-    """Return whether one measurement says that speculation pays or costs time, whether its interval
-    holds the true speedup, and whether server and clients are said to disagree."""
-    if servers is None:
-        return _runs_as_served(seed)
-    found = answer_of(servers, seed)
-    return {
-        "yes": found.answer is Answer.YES,
-        "no": found.answer is Answer.NO,
-        "held": holds(found.interval, servers.speedup),
-        "clocks": None if servers.at_server is None else "the server alone is" in found.statement,
-    }
 
 
 def answer_of(servers: Servers, seed: int) -> Any:
@@ -177,11 +163,21 @@ def _wanted(servers: Servers | None) -> dict[str, Bound]:
     return {**wanted, "clocks": FOUND, "held": COVERED}
 
 
-SPEED = Table(
-    name="speed",
-    title="Whether speculation pays: answers of {trials} measurements of 24 prompts",
+@table(
+    "speed",
+    "Whether speculation pays: answers of {trials} measurements of 24 prompts",
     worlds=WORLDS,
-    trial=decisions,
     wanted=_wanted,
 )
-TABLES = (SPEED,)
+def decisions(servers: Servers | None, seed: int) -> Figures:
+    """Return whether one measurement says that speculation pays or costs time, whether its interval
+    holds the true speedup, and whether server and clients are said to disagree."""
+    if servers is None:
+        return _runs_as_served(seed)
+    found = answer_of(servers, seed)
+    return {
+        "yes": found.answer is Answer.YES,
+        "no": found.answer is Answer.NO,
+        "held": holds(found.interval, servers.speedup),
+        "clocks": None if servers.at_server is None else "the server alone is" in found.statement,
+    }

@@ -1,7 +1,7 @@
 """The harness of the calibration: worlds of known truth, one trial of them, and what must be said.
 
-A table names worlds and their truths, makes one `trial(truth, seed)` of a world, and tells by
-`wanted(truth)` which of the figures must lie within which bounds.
+`@table(name, title, worlds=..., wanted=...)` makes a table of a function `trial(truth, seed)` that
+returns the figures of one trial; `wanted(truth)` tells which of them must lie within which bounds.
 """
 
 from __future__ import annotations
@@ -155,6 +155,20 @@ class Table:
                     value = f"{name.replace('_', ' ')} {sum(values):.3f}"
                     out.append(f"{self.name}: {row.world}: {value}, wanted {wanted}")
         return out
+
+
+TABLES: dict[str, Table] = {}
+"""Tables by name."""
+
+
+def table(name: str, title: str, **facts: Any) -> Callable[[Callable[[Any, int], Figures]], Table]:
+    """Return a decorator that makes a table, with these facts, of its trial."""
+
+    def made(trial: Callable[[Any, int], Figures]) -> Table:
+        TABLES[name] = Table(name=name, title=title, trial=trial, **facts)
+        return TABLES[name]
+
+    return made
 
 
 def _lines(rows: Sequence[Row], formats: Mapping[str, str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from support.checkpoints import TARGET, State, changed
 from torch import Tensor
 from verification.inspected.plants import EAGLE3, EAGLE31, stored
 
-from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, Table
+from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, table
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks import weights
 from driftscope.inspect.checks.result import Inspected
@@ -141,6 +141,13 @@ WORLDS: dict[str, World] = {
 }
 
 
+@table(
+    "weights",
+    "Weights that were lost or copied: {trials} drafters in each world",
+    worlds=WORLDS,
+    wanted=lambda world: {"called": world[1]},
+    most_trials=100,
+)
 def called(world: World, seed: int) -> Figures:
     """Return whether a drafter of this world has the result."""
     result, _, damage = world
@@ -154,14 +161,3 @@ def called(world: World, seed: int) -> Figures:
         path = changed(Path(folder), (EAGLE3, EAGLE31)[seed % 2], weights=damaged)
         inspected = Inspected(drafter=open_drafter(str(path)), target=open_target(str(TARGET)))
         return {"called": any(one.id == result for check in CHECKS for one in check(inspected))}
-
-
-WEIGHTS = Table(
-    name="weights",
-    title="Weights that were lost or copied: {trials} drafters in each world",
-    worlds=WORLDS,
-    trial=called,
-    wanted=lambda world: {"called": world[1]},
-    most_trials=100,
-)
-TABLES = (WEIGHTS,)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from benchmarks.calibration.causes import ABLATIONS, PARTS, SEEDS
+from benchmarks.calibration.causes import PARTS, SEEDS, ablated
 from driftscope.cli.app import app
 from driftscope_lab.trio import trio_path
 
@@ -19,7 +19,7 @@ from driftscope_lab.trio import trio_path
 def main() -> int:
     """Print both tables; exit with 1 if the command fails or a rate breaches its bound."""
     failed = [name for name in ("eagle3", "eagle31") if not _ablated(name)]
-    rows, missed = ABLATIONS.measure(SEEDS, lambda _: None)
+    rows, missed = ablated.measure(SEEDS, lambda _: None)
     table = Table("cause", "loss", *PARTS, title=f"Share of {SEEDS} seeds whose part excludes 0")
     for row in rows:
         rates = (f"{row.figures[f'{part}_found']:.0%}" for part in PARTS)

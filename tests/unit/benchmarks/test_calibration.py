@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.calibration.__main__ import TABLES, main
-from benchmarks.calibration.causes import ABLATIONS, PARTS
-from benchmarks.calibration.comparisons import COMPARISONS, FALSE_CALLS, LABEL_MIX, MIXES
-from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, REPEATED, SHARED_STEPS, run_of
-from benchmarks.calibration.inside import WITHIN_REQUEST, Relation
+from benchmarks.calibration.causes import PARTS, ablated
+from benchmarks.calibration.comparisons import MIXES, false_calls, other_mixes, told_apart
+from benchmarks.calibration.estimates import REPEATED, clustered, coverage, run_of, shared_steps
+from benchmarks.calibration.inside import Relation, related
 from benchmarks.calibration.table import Row
 from driftscope.analysis.statistics.ratio import intervals
 
@@ -19,19 +19,19 @@ from driftscope.analysis.statistics.ratio import intervals
     ("called", "trials", "met"), [(0.05, 1000, True), (0.08, 1000, False), (0.1, 100, True)]
 )
 def test_false_calls_are_bounded_by_chance(called: float, trials: int, met: bool) -> None:
-    lines = FALSE_CALLS.breaches([Row(world="r, paired", figures={"called": called})], trials)
+    lines = false_calls.breaches([Row(world="r, paired", figures={"called": called})], trials)
     assert lines == ([] if met else ["false_calls: r, paired: called 0.080, wanted at most 0.071"])
 
 
 def test_an_interval_that_is_too_narrow_is_a_breach() -> None:
-    (line,) = COVERAGE.breaches([Row(world="r", figures={"covered": 0.9})], 1000)
+    (line,) = coverage.breaches([Row(world="r", figures={"covered": 0.9})], 1000)
     assert line.startswith("coverage: r: covered 0.900, wanted at least 0.9")
 
 
 def test_a_missed_relation_is_a_breach() -> None:
     figures = {"called": 0.5, "covered": 0.95, "over_true_size": 1.0}
     row = Row(world="w", figures=figures, truth=Relation(effect=0.3))
-    (line,) = WITHIN_REQUEST.breaches([row], 400)
+    (line,) = related.breaches([row], 400)
     assert "called 0.500" in line
 
 
@@ -48,7 +48,7 @@ def test_a_missed_relation_is_a_breach() -> None:
 def test_a_cause_that_is_mistaken_is_a_breach(figures: dict[str, float], words: str | None) -> None:
     right = {f"{part}_{name}": 0.0 for part in PARTS for name in ("found", "off")}
     row = Row(world="w", truth="states", figures={**right, "states_found": 1.0, **figures})
-    lines = ABLATIONS.breaches([row], 50)
+    lines = ablated.breaches([row], 50)
     assert len(lines) == (words is not None)
     assert words is None or (words in lines[0] and "ablations: w: " in lines[0])
 
@@ -77,7 +77,7 @@ def test_a_small_calibration_meets_its_bounds(table: str, trials: int) -> None:
 
 def test_a_calibration_that_breaches_a_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     table = replace(
-        FALSE_CALLS,
+        false_calls,
         name="gate",
         worlds={"bad": None},
         trial=lambda _, seed: {"called": seed % 2 == 0},
@@ -94,8 +94,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", ["16 prompts x 4", "8 prompts x 8", "20 prompts x 15 sessions"])
 def test_intervals_over_clusters_hold_the_truth_and_equal_runs_do_not_differ(name: str) -> None:
-    row = CLUSTERS.row(name, TRIALS)
-    assert not CLUSTERS.breaches([row], TRIALS)
+    row = clustered.row(name, TRIALS)
+    assert not clustered.breaches([row], TRIALS)
     assert row.figures["by_request"] < 0.8, "requests of one prompt are not independent"
     assert row.figures["design_effect"] > 2
 
@@ -113,32 +113,32 @@ def test_the_truth_is_that_of_a_very_large_run() -> None:
 
 def test_another_mix_of_labels_is_no_difference_of_the_drafter() -> None:
     trials = 25
-    rows = [LABEL_MIX.row(mix, trials) for mix in MIXES]
-    assert not LABEL_MIX.breaches(rows, trials)
+    rows = [other_mixes.row(mix, trials) for mix in MIXES]
+    assert not other_mixes.breaches(rows, trials)
     assert all(row.figures["as_served"] > 0.8 for row in rows[1:]), "the mixes do differ"
 
 
 def test_independent_times_lose_little() -> None:
-    found = SHARED_STEPS.row("1 at once, 160 requests", 100).figures
+    found = shared_steps.row("1 at once, 160 requests", 100).figures
     assert found["covered"] >= found["over_requests"] > 0.85
     assert 1.0 <= found["wider"] < 1.2
 
 
 def test_times_of_requests_at_once_are_not_independent_and_intervals_over_them_a_breach() -> None:
-    row = SHARED_STEPS.row("4 at once, 320 requests", 100)
+    row = shared_steps.row("4 at once, 320 requests", 100)
     found = row.figures
     assert found["over_requests"] < 0.85 < found["covered"]
     assert found["wider"] > 1.5
-    assert SHARED_STEPS.breaches([row], 400) == []
+    assert shared_steps.breaches([row], 400) == []
     narrow = replace(row, figures={"covered": found["over_requests"]})
-    (line,) = SHARED_STEPS.breaches([narrow], 400)
+    (line,) = shared_steps.breaches([narrow], 400)
     assert line.startswith("shared_steps: 4 at once, 320 requests: covered 0.")
 
 
 def test_a_gate_takes_the_pairs_that_the_first_screen_takes() -> None:
     """The hardest prompts of a worse drafter have no rows: its pairs are worse all the same."""
-    row = COMPARISONS.row("A1 hardest prompts missing", 1)
+    row = told_apart.row("A1 hardest prompts missing", 1)
     assert [row.figures[name] for name in ("wrong", "agree", "found")] == [0.0, 1.0, 1.0]
-    assert not COMPARISONS.breaches([row], 20)
+    assert not told_apart.breaches([row], 20)
     bad = replace(row, figures={**row.figures, "agree": 0.9, "wrong": 0.5})
-    assert len(COMPARISONS.breaches([bad], 20)) == 2
+    assert len(told_apart.breaches([bad], 20)) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -40,7 +39,7 @@ from driftscope.trace.manifest import AGREES
 SETTINGS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "off": ("probe", {"stop": True}),
     "every": ("probe", {"every": 1}),
-    "eager": ("eager", None),
+    "eager": ("eager", {"every": 1}),
 }
 
 
@@ -315,34 +314,20 @@ def test_a_point_misses_the_goal_only_with_its_whole_interval() -> None:
     assert "every round 0.9" in tokens
 
 
-def test_the_probes_kernels_are_summed_by_round(tmp_path: Path) -> None:
-    """Three recorded rounds; each enters twice, and the target's kernel lies in between."""
-
-    def event(name: str, at: float, took: float, cat: str = "kernel") -> dict[str, Any]:
-        return {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": took}
-
-    events = [event("cudaLaunchKernel", 1.0, 5.0, "cuda_runtime")]
-    for first in (0.0, 100.0, 200.0):
-        events += [
-            event("target", first + 1, 50.0),
-            event("enter_forward", first + 60, 2.0),
-            event("enter_forward", first + 70, 3.0),
-            event("_partial", first + 80, 4.0),
-        ]
-    path = tmp_path / "timeline.json.gz"
-    with gzip.open(path, "wt") as file:
-        json.dump({"traceEvents": [*reversed(events), {"ph": "i", "name": "enter_forward"}]}, file)
-    found = overhead.summary(overhead.device_events(path))
-    assert found["us_per_round"] == {
-        "enter_forward": {"launches": 2.0, "us": 5.0},
-        "_partial": {"launches": 1.0, "us": 4.0},
-    }
-    assert found["one_round"][:4] == [
-        ["target", 0.0, 50.0],
-        ["enter_forward", 59.0, 2.0],
-        ["enter_forward", 69.0, 3.0],
-        ["_partial", 79.0, 4.0],
+def test_the_probes_kernels_are_summed_by_round() -> None:
+    rows = [
+        {"name": "target", "count": 3, "device_s": 150e-6},
+        {"name": "enter_forward", "count": 6, "device_s": 15e-6},
+        {"name": "_partial", "count": 3, "device_s": 12e-6},
     ]
+    assert overhead.kernels(rows) == {
+        "rounds": 3,
+        "us_per_round": {
+            "enter_forward": {"launches": 2.0, "us": 5.0},
+            "_partial": {"launches": 1.0, "us": 4.0},
+        },
+    }
+    assert overhead.kernels(rows[:1]) == {"rounds": 0, "us_per_round": {}}
 
 
 TIMES = [float(t) for t in range(200)]
@@ -435,20 +420,14 @@ def test_a_stage_out_of_time_is_ended(tmp_path: Path) -> None:
     assert "OUT OF TIME" in cut.stdout
 
 
-def test_what_a_drafter_gains_is_paired_by_repeat() -> None:
-    point: dict[str, Any] = real._point(8, "code", dict.fromkeys(("none", "eagle31")))
-    for slow in (1.0, 2.0):  # a machine that is half as fast in the second repeat
-        real._add(
-            point,
-            {
-                "none": {"ids": [[1, 2], [3]], "seconds": 2 * slow, "accepted": []},
-                "eagle31": {"ids": [[1, 2], [4]], "seconds": slow, "accepted": [10, 8, 4]},
-            },
-        )
-    assert real.line(point) == (
-        "8 x code; none 1 tokens/s; eagle31 2.000 (2.000-2.000), accepted 0.80/0.40, "
-        "2 of 4 answers equal"
-    )
-    later = real._point(32, "all", dict.fromkeys(("none", "eagle31")))
-    assert real.pays([point, later]) == "eagle31 at 8: 2.000 (2.000-2.000)"
-    assert real.line(later) == "32 x all; not measured"
+def test_a_real_pair_is_asked_by_the_command_that_users_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMOLLM2", "/models/target")
+    monkeypatch.setenv("DRAFTERS", "a=/models/a,b=/models/b")
+    words = real.command("cuda", tmp_path)[3:]
+    assert words[:4] == ["pays", "/models/target", "--drafter", "a=/models/a"]
+    assert words[4:6] == ["--drafter", "b=/models/b"]
+    answer = {"topic": "pays", "answer": "yes", "statement": "It pays."}
+    other = {"topic": "acceptance", "answer": "no", "statement": "It drops."}
+    assert real.answers({"findings": [other, answer], "answers": [answer]}) == "It pays."

@@ -12,7 +12,6 @@ from support.simulate import Prompts, Truth, simulate
 
 from benchmarks.calibration.causes import (
     BASE,
-    CIRCUMSTANCES,
     FARTHER,
     HARDER,
     LONG,
@@ -25,9 +24,10 @@ from benchmarks.calibration.causes import (
     case_of,
     case_of_text,
     groups_of,
+    named,
     two,
 )
-from driftscope.analysis.figures.requests import UNFINISHED
+from driftscope.analysis.figures.requests import unfinished
 from driftscope.analysis.statistics.strata import Cells, context_within_label, labels_within_context
 from driftscope.findings import rules_circumstances
 from driftscope.findings.catalogue import CATALOGUE
@@ -42,7 +42,7 @@ TRIALS = 30
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_cause_is_named_where_it_is_and_can_be_separated_and_nowhere_else(world: str) -> None:
-    assert not CIRCUMSTANCES.breaches([CIRCUMSTANCES.row(world, TRIALS)], TRIALS)
+    assert not named.breaches([named.row(world, TRIALS)], TRIALS)
 
 
 def _analysed(run: Path) -> Analysis:
@@ -123,8 +123,8 @@ def test_requests_that_did_not_finish_have_no_label(tmp_path: Path) -> None:
     names = {group.name for group in analysis.runs[0].groups.label}
     assert names == {"chat", "code"}
     for pair in analysis.runs[0].groups.labels_within_context:
-        assert UNFINISHED not in {pair.first, pair.second}
-    assert all(UNFINISHED not in finding.statement for finding in analysis.findings)
+        assert unfinished not in {pair.first, pair.second}
+    assert all(unfinished not in finding.statement for finding in analysis.findings)
 
 
 def _keep_requests(run: Path, most: int) -> None:
