@@ -10,6 +10,7 @@ samples are not independent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from scipy import stats
 
 from benchmarks.engines import QUIET, options
@@ -56,17 +58,12 @@ ABORTED_SHARE = 0.15
 def rss_bytes(pid: int) -> dict[str, int]:
     """Return the resident bytes of a process and each of its descendants, by name and pid."""
     found: dict[str, int] = {}
-    todo = [pid]
-    while todo:
-        one = todo.pop()
-        try:
-            title = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            pages = int(Path(f"/proc/{one}/statm").read_text().split()[1])
-            for task in Path(f"/proc/{one}/task").glob("*/children"):
-                todo += [int(child) for child in task.read_text().split()]
-        except (OSError, ValueError):
-            continue  # it has ended
-        found[f"{_short(title)} {one}"] = pages * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        for process in (parent, *parent.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                title = _short(" ".join(process.cmdline()))
+                found[f"{title} {process.pid}"] = process.memory_info().rss
     return found
 
 
@@ -74,10 +71,8 @@ def _short(title: str) -> str:
     """Return a short process name; vLLM names its own processes."""
     if "VLLM::" in title:
         return title[title.index("VLLM::") :].split()[0]
-    for name in ("resource_tracker", "--job", "forkserver", "spawn_main"):
-        if name in title:
-            return "front end" if name == "--job" else name
-    return title.split()[0] if title.split() else "unnamed"
+    helpers = ("resource_tracker", "forkserver", "spawn_main")
+    return next((name for name in helpers if name in title), (title.split() or ["unnamed"])[0])
 
 
 def growth(times: Sequence[float], values: Sequence[float]) -> dict[str, Any] | None:
