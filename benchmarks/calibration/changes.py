@@ -19,7 +19,7 @@ from support.simulate.sums import series
 
 from benchmarks.calibration.estimates import RUNS
 from benchmarks.calibration.runs import Floats, Ints, accepted, chance, changed, findings_of
-from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, means, table, within
+from benchmarks.calibration.table import FOUND, NEVER, Bound, Figures, found, means, table, within
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
 from driftscope.findings.finding import Answer, Severity
@@ -215,10 +215,14 @@ def moves(made: Changes | None) -> bool:
 def _reported(world: World) -> dict[str, Bound]:
     if world.drops:
         return {"called": FOUND, "high": FOUND} if world.crossing else {"called": FOUND}
-    wanted = {"high": NEVER, "called": NEVER} if world.crossing else {"high": NEVER}
-    if world.costly_traffic:
-        return {**wanted, "asked": FOUND}
-    return {**wanted, "asked": NEVER} if world.quiet else wanted
+    wanted = {"high": NEVER}
+    if world.crossing or world.quiet:
+        wanted["called"] = NEVER
+    if world.costly_traffic or (world.quiet and not world.keyed and world.sessions_of > 1):
+        wanted["moves"] = found(0.5)
+    if world.costly_traffic or world.quiet:
+        wanted["asked"] = FOUND if world.costly_traffic else NEVER
+    return wanted
 
 
 @table(

@@ -1,4 +1,4 @@
-"""What is concluded from other tools' files, logs and sums, and from a measurement's prompts.
+"""What is concluded from other tools' files, logs and sums, and the change that one can see.
 
 Lines of a log are made as vLLM prints them, one for each 10 s, from rounds of known truth. Lines
 that follow each other may be alike without any change: what runs in one runs in the next. Sums hold
@@ -9,26 +9,22 @@ files show a change, a dead drafter or a difference that is not there, and 80 % 
 from __future__ import annotations
 
 import math
-import random
-import string
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.calibration.runs import chance, measurement
-from benchmarks.calibration.table import FOUND, MOSTLY, NEVER, Bound, Figures, found, table
+from benchmarks.calibration.table import MOSTLY, NEVER, Bound, Figures, found, table
 from driftscope.analysis.replays import FileTotals, ReplaySummary, cell_of_sums
 from driftscope.analysis.statistics.intervals import Interval, ratio
 from driftscope.analysis.statistics.ratio import ratio_intervals
-from driftscope.analysis.validity import RANDOM, TEXT, kind_of_text, smallest_change
+from driftscope.analysis.validity import smallest_change
 from driftscope.cli.screens.replay import difference_sentence
 from driftscope.findings.case import ReplayCase
 from driftscope.findings.rules_compare import replay_accepts_nothing
 from driftscope.ingest.base import ResultFile
 from driftscope.ingest.server_log import server_log
-from driftscope.workloads.suites.prompts import prompts_of, shipped_sets
 
 K, ROUNDS = 3, 100
 """Draft tokens of a round, and rounds of a request."""
@@ -187,80 +183,6 @@ def sums(files: Files, seed: int) -> Figures:
         "dead": replay_accepts_nothing(ReplayCase(run=first)) is not None,
         "differ": bool(difference_sentence(first, other)),
     }
-
-
-ROOT = Path(__file__).parents[2]
-PROMPTS, WORDS = 24, 60
-Texts = Sequence[str]
-Draw = Callable[[random.Random], Texts]
-
-
-def _pieces(texts: Texts, words: int) -> Draw:
-    split = [text.split(" ") for text in texts if len(text.split(" ")) > words]
-
-    def draw(source: random.Random) -> Texts:
-        out = []
-        for _ in range(PROMPTS):
-            text = source.choice(split)
-            at = source.randrange(len(text) - words)
-            out.append(" ".join(text[at : at + words]))
-        return out
-
-    return draw
-
-
-def _drawn(vocabulary: int, tokens: int) -> Draw:
-    """Return prompts of random tokens: half of a vocabulary begins a word, half goes on with it."""
-    source = random.Random(vocabulary)
-    words = [
-        source.choice(("", " ")) + "".join(source.choices(string.ascii_lowercase, k=length))
-        for length in source.choices(range(2, 8), k=vocabulary)
-    ]
-    return lambda draw: ["".join(draw.choices(words, k=tokens)) for _ in range(PROMPTS)]
-
-
-def _shipped(source: random.Random) -> Texts:
-    texts = [prompt.last_text for name in shipped_sets() for prompt in prompts_of(name)]
-    return source.sample(texts, PROMPTS)
-
-
-def _lists(source: random.Random) -> Texts:
-    """Return real prompts that hold lists of words of which none comes again."""
-    names = _drawn(4096, 1)(source)
-    return [f"{text} {' '.join(names)}" for text in _shipped(source)]
-
-
-def _read(pattern: str) -> Texts:
-    return [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob(pattern))]
-
-
-KINDS: dict[str, tuple[Draw, str]] = {
-    "shipped prompts": (_shipped, TEXT),
-    "prose": (_pieces(_read("docs/*.md"), WORDS), TEXT),
-    "code": (_pieces(_read("driftscope/analysis/*.py"), 2 * WORDS), TEXT),
-    "prompts with lists of names": (_lists, TEXT),
-    "random tokens of 1,024": (_drawn(1024, 128), RANDOM),
-    "random tokens of 32,000": (_drawn(32_000, 128), RANDOM),
-    "random tokens of 128,000, short": (_drawn(128_000, 48), RANDOM),
-}
-
-
-def _of_kind(kind: tuple[str, Draw, str]) -> dict[str, Bound]:
-    right, wrong = ("text", "random_tokens")[:: 1 if kind[2] == TEXT else -1]
-    return {right: FOUND, wrong: Bound(most=0.01, spread=0.1)}
-
-
-@table(
-    "prompt_kinds",
-    f"What {PROMPTS} prompts are made of, {{trials}} trials",
-    worlds={name: (name, *kind) for name, kind in KINDS.items()},
-    wanted=_of_kind,
-)
-def prompt_kinds(kind: tuple[str, Draw, str], seed: int) -> Figures:
-    """Return what prompts of one kind are said to be made of."""
-    name, draw, _ = kind
-    said = kind_of_text(draw(random.Random(f"{name} {seed}")))
-    return {"text": said == TEXT, "random_tokens": said == RANDOM, "cannot_tell": said is None}
 
 
 def _measured(source: np.random.Generator, requests: int, level: float) -> tuple[float, Interval]:

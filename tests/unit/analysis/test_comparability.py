@@ -40,6 +40,7 @@ from driftscope.findings.finding import Answer, Topic
 from driftscope.pipeline import Inputs, analyze, compare, conclude, measure, summarise
 from driftscope.trace.manifest import Manifest
 from driftscope.trace.reader import read_trace
+from driftscope.workloads.suites.prompts import prompts_of
 
 TRUTH = Truth(requests=40, rounds=10, k=4)
 WARM = (Prompts(temperature=0.7),)
@@ -340,10 +341,16 @@ def _tokens(words: int, seed: int = 0) -> str:
         ([_tokens(120)], RANDOM),
         ([_tokens(120)] * 9, RANDOM),
         ([_tokens(120, seed) for seed in range(9)], RANDOM),
+        ([prompt.last_text for prompt in prompts_of("trio")], TEXT),
+        ([f"{_TEXT} {_tokens(24)}"] * 9, TEXT),
+        ([Path(__file__).read_text(encoding="utf-8")[:2000]], TEXT),
         (["What is the capital of France?"], None),
         ([], None),
     ],
-    ids=["prose", "random", "the same random prompt again", "several", "too short", "none"],
+    ids=[
+        *("prose", "random", "the same random prompt again", "several", "shipped prompts"),
+        *("text with a list of names", "code", "too short", "none"),
+    ],
 )
 def test_text_is_told_from_random_tokens(texts: list[str], kind: str | None) -> None:
     assert kind_of_text(texts) == kind

@@ -27,7 +27,7 @@ from benchmarks.calibration.causes import (
     named,
     two,
 )
-from driftscope.analysis.figures.requests import unfinished
+from driftscope.analysis.figures.requests import UNFINISHED
 from driftscope.analysis.statistics.strata import Cells, context_within_label, labels_within_context
 from driftscope.findings import rules_circumstances
 from driftscope.findings.catalogue import CATALOGUE
@@ -123,8 +123,8 @@ def test_requests_that_did_not_finish_have_no_label(tmp_path: Path) -> None:
     names = {group.name for group in analysis.runs[0].groups.label}
     assert names == {"chat", "code"}
     for pair in analysis.runs[0].groups.labels_within_context:
-        assert unfinished not in {pair.first, pair.second}
-    assert all(unfinished not in finding.statement for finding in analysis.findings)
+        assert UNFINISHED not in {pair.first, pair.second}
+    assert all(UNFINISHED not in finding.statement for finding in analysis.findings)
 
 
 def _keep_requests(run: Path, most: int) -> None:

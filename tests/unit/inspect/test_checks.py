@@ -188,6 +188,58 @@ def test_a_planted_mistake_is_named(name: str, tmp_path: Path) -> None:
     assert result.change or result.level is Level.NOTE
 
 
+NOISE = torch.Generator().manual_seed(5)
+
+
+def _of_shape(dims: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[State], None]:
+    def changed_ones(state: State) -> None:
+        for name, one in state.items():
+            if one.dim() == dims and one.is_floating_point():
+                state[name] = change(one.float()).to(one.dtype)
+
+    return changed_ones
+
+
+def _noisy(one: torch.Tensor) -> torch.Tensor:
+    return one * (1 + 0.01 * torch.randn(one.shape, generator=NOISE))
+
+
+def _head_from_targets(state: State) -> None:
+    _targets_head(state)
+    state["lm_head.weight"][::100] *= 1.05
+
+
+def _norm_from_targets(state: State) -> None:
+    _targets_norm(state)
+    state["norm.weight"] = _noisy(state["norm.weight"].float()).to(state["norm.weight"].dtype)
+
+
+def _quantised_and_back(one: torch.Tensor) -> torch.Tensor:
+    scale = one.abs().max() / 127
+    return (one / scale).round() * scale
+
+
+LOOK_ALIKES: dict[str, tuple[str, Callable[[State], object]]] = {
+    "matrices quantised and scaled back": ("scale_lost", _of_shape(2, _quantised_and_back)),
+    "matrices with large numbers": ("scale_lost", _of_shape(2, lambda one: one * 400 / one.max())),
+    "trained on": ("scale_lost", _of_shape(2, _noisy)),
+    "a head trained from the target's": ("head_is_targets", _head_from_targets),
+    "norms that are not trained at all": ("norms_of_ones", _of_shape(1, torch.ones_like)),
+    "norms trained from ones": (
+        "norms_of_ones",
+        _of_shape(1, lambda one: _noisy(torch.ones_like(one))),
+    ),
+    "a norm trained from the target's": ("norm_is_targets", _norm_from_targets),
+}
+"""Healthy weights that resemble lost or copied ones, and the result that they must not have."""
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_weights_that_resemble_lost_or_copied_ones_are_not_named(name: str, tmp_path: Path) -> None:
+    result, weights = LOOK_ALIKES[name]
+    assert result not in _results(changed(tmp_path / "a", weights=weights))
+
+
 TABLES = {
     "d2t_zero": lambda state: state["d2t"].zero_(),
     "d2t_absolute": lambda state: state["d2t"].add_(torch.arange(FEWER)),
