@@ -244,58 +244,6 @@ def over_time(world: World, seed: int) -> Figures:
     }
 
 
-UPDATED = Truth(requests=400, rounds=12)
-UPDATES = {
-    "falls with an update": replace(UPDATED, change=(0.5, -1.5), updates=(0.5,)),
-    "falls with one update of three": replace(UPDATED, change=(0.5, -1.5), updates=(0.2, 0.5, 0.8)),
-    "falls elsewhere": replace(UPDATED, change=(0.5, -1.5), updates=(0.75,)),
-    "falls between many updates": replace(
-        UPDATED, change=(0.5, -1.5), updates=tuple((n + 0.5) / 20 for n in range(20))
-    ),
-    "healthy update": replace(UPDATED, updates=(0.5,)),
-}
-"""Runs whose weights are updated. Beside many updates a fall comes with one by chance."""
-
-
-@table(
-    "updates",
-    "Updates of the served weights, {trials} runs each: share of answers",
-    worlds=UPDATES,
-    wanted=lambda run: {"named": FOUND if run.change and run.change[0] in run.updates else NEVER},
-)
-def with_updates(truth: Truth, seed: int) -> Figures:
-    """Return whether a drop is found in one run, and with an update."""
-    made = findings_of(run=replace(truth, seed=seed))
-    drops = [finding for finding in made if finding.id == "acceptance_drops"]
-    return {"dropped": bool(drops), "named": any(drop.evidence["update"] for drop in drops)}
-
-
-@table(
-    "same_prompts",
-    "Two runs of the same prompts in one order, {trials} pairs each: share of answers",
-    worlds={
-        "later prompts are harder": (-1.5, -1.5),
-        "one run falls": (-1.5, 0.0),
-        "neither falls": (0.0, 0.0),
-    },
-    wanted=lambda shifts: {"blamed": FOUND if shifts[0] < shifts[1] else NEVER},
-    most_trials=200,
-)
-def of_same_prompts(shifts: tuple[float, float], seed: int) -> Figures:
-    """Return whether the moment is blamed for a fall of the first run."""
-    base = Truth(requests=96, rounds=12)
-    run = replace(base, seed=seed, change=(0.5, shifts[0]))
-    other = replace(base, seed=9000 + seed, change=(0.5, shifts[1]))
-    blamed = [
-        finding
-        for finding in findings_of(run=run, other=other)
-        if finding.id in ("acceptance_drops", "acceptance_moves")
-        and finding.runs == ("run",)
-        and finding.severity in (Severity.MEDIUM, Severity.HIGH)
-    ]
-    return {"blamed": bool(blamed)}
-
-
 TWO_REPLICAS = Truth(requests=240, rounds=12, replicas=2)
 TWO_LABELS = (Prompts(label="easy", shift=0.6), Prompts(label="hard", shift=-0.6))
 
@@ -314,7 +262,7 @@ TWO_LABELS = (Prompts(label="easy", shift=0.6), Prompts(label="hard", shift=-0.6
 )
 def of_replicas(truth: Truth, seed: int) -> Figures:
     """Return whether a replica of one run is blamed."""
-    made = findings_of(run=replace(truth, seed=seed, prompts_seed=1000 + seed))
+    made = findings_of(replace(truth, seed=seed, prompts_seed=1000 + seed))
     found = [one for one in made if one.id == "replica_differs" and one.answer is Answer.NO]
     return {"blamed": bool(found)}
 

@@ -1,8 +1,8 @@
 """Comparisons and gates: two runs of one truth, of two drafters, and of two that differ in more.
 
 Wanted: two runs of one drafter differ in at most 6.8 % of the pairs (5 %, and 1.64 standard errors
-of 400 pairs), also where they serve other shares of two labels; a drafter that is dead, halved or
-worse on both labels is found. A world of `COMPARISONS` is drawn with one drafter (or with
+of 400 pairs), also where they serve other shares of two labels; a drafter that is worse on both
+labels is found. A world of `COMPARISONS` is drawn with one drafter (or with
 speculation that costs time) and something else that differs, which decides the figures; its twin
 has no such difference, and a drafter that is worse, which must be found by a whole analysis of two
 trace files: the first screen's answer, the finding about depths, the sentence of `driftscope
@@ -88,37 +88,6 @@ def false_gates(world: tuple[Truth, bool], trial: int) -> Figures:
     """Return whether a run fails the gate whose baseline is another run of its truth."""
     truth, paired = world
     return {"called": _breaks(RULES, *twice(truth, trial, paired=paired), paired=paired)}
-
-
-DEAD = 1e-9
-FIRST = Truth().conditional[0]
-BROKEN: dict[str, tuple[float, ...]] = {
-    "dead": (DEAD,) * Truth().k,
-    "dead from depth 2": (FIRST, *(DEAD,) * (Truth().k - 1)),
-    "halved at depth 1": (FIRST / 2, *Truth().conditional[1:]),
-}
-"""Conditional acceptance of the second drafter."""
-
-
-@table(
-    "parting",
-    "Two drafters: share of pairs that part",
-    worlds={
-        f"{run}, {world}, {'paired' if paired else 'unpaired'}": (truth, conditional, paired)
-        for run, truth in RUNS.items()
-        for world, conditional in BROKEN.items()
-        for paired in (True, False)
-    },
-    wanted=lambda _: {"parted": FOUND},
-    formats={"first": ".1f"},
-    most_trials=20,
-)
-def parted(world: tuple[Truth, tuple[float, ...], bool], trial: int) -> Figures:
-    """Return whether a pair of runs differs, and the first depth that does."""
-    truth, conditional, paired = world
-    runs = twice(truth, trial, paired=paired, other=replace(truth, conditional=conditional))
-    first = compared(*runs, paired=paired).parts_from
-    return {"parted": first is not None, "first": first}
 
 
 EASY, HARD = 0.6, -0.6

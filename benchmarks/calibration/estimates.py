@@ -50,12 +50,10 @@ def run_of(truth: Truth, trial: int, prompts: int | None = None) -> Side:
     return side(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + prompts))
 
 
-def twice(
-    truth: Truth, trial: int, *, paired: bool, other: Truth | None = None
-) -> tuple[Side, ...]:
-    """Draw two runs, of the same prompts or not, the second of another truth if one is given."""
+def twice(truth: Truth, trial: int, *, paired: bool) -> tuple[Side, Side]:
+    """Draw two runs, of the same prompts or not."""
     first, second = 2 * trial, 2 * trial + 1
-    return run_of(truth, first), run_of(other or truth, second, first if paired else None)
+    return run_of(truth, first), run_of(truth, second, first if paired else None)
 
 
 def inside(found: Sequence[Interval | None] | None, true: np.ndarray) -> np.ndarray:

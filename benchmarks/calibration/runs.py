@@ -87,9 +87,9 @@ def trace_of(truth: Truth) -> Trace:
         return read_trace(simulate(Path(folder) / "run", truth))
 
 
-def findings_of(**truths: Truth) -> tuple[Finding, ...]:
-    """Return what is found in simulated runs, given by their labels."""
-    return conclude([summarise(trace_of(one), label) for label, one in truths.items()]).findings
+def findings_of(truth: Truth) -> tuple[Finding, ...]:
+    """Return what is found in a simulated run."""
+    return conclude([summarise(trace_of(truth), "run")]).findings
 
 
 def measurement(label: str, workload: dict[str, Any], **facts: Any) -> ReplaySummary:

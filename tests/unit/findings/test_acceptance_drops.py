@@ -205,6 +205,26 @@ def test_a_drop_with_an_update_of_the_weights_names_it(tmp_path: Path) -> None:
         "after update 1 (step-1)",
         "after update 2 (step-2)",
     ]
-    elsewhere = replace(truth, updates=(0.75,))
-    far = summarise(read_trace(simulate(tmp_path / "far", elsewhere)), "run")
-    assert _findings(far)["acceptance_drops"].title == "Acceptance drops at a moment"
+
+
+MANY = tuple((n + 0.5) / 20 for n in range(20))
+
+
+@pytest.mark.parametrize(
+    ("updates", "change", "named"),
+    [
+        ((0.5,), -1.5, True),
+        ((0.2, 0.5, 0.8), -1.5, True),
+        ((0.75,), -1.5, False),
+        (MANY, -1.5, False),
+        ((0.5,), 0.0, None),
+    ],
+    ids=["at the fall", "one of three", "elsewhere", "many: one is near by chance", "healthy"],
+)
+def test_an_update_is_named_only_if_the_fall_comes_with_it_by_more_than_chance(
+    tmp_path: Path, updates: tuple[float, ...], change: float, named: bool | None
+) -> None:
+    truth = Truth(requests=400, rounds=12, change=(0.5, change), updates=updates)
+    found = _findings(summarise(read_trace(simulate(tmp_path / "run", truth)), "run"))
+    drop = found.get("acceptance_drops")
+    assert (drop and bool(drop.evidence["update"])) is named
