@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import itertools
 import logging
 import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -26,15 +25,16 @@ from typing import Any, Generic, TypeVar
 from driftscope.boundary.files import make_private_directory, remove_leftovers
 from driftscope.trace.records import Row
 from driftscope.trace.schema import Block, Pseudonyms
-from driftscope.trace.status import MAX_UPDATES, STATUS_S, Status, WeightUpdate
+from driftscope.trace.status import MAX_UPDATES, STATUS_S, Status, WeightUpdate, status_path
 from driftscope.trace.writer_files import (
     Batch,
     DiskLimitError,
     RecordFiles,
-    StatusFile,
     batches_of,
+    begin_status,
     note_lost,
     unwritable,
+    write_status,
 )
 
 T = TypeVar("T")
@@ -67,37 +67,28 @@ class BoundedQueue(Generic[T]):
         return [take() for _ in range(len(self._items))]
 
 
-Deferred = Callable[[], Iterable[Row]]
-"""Function that builds rows on the writer's thread: cheap to pass on, costly to run."""
 Encode = Callable[[list[Any]], Iterable[Row | Block]]
 """Function that builds rows of all waiting items: many items at once cost little more than one."""
 Work = tuple[Encode, Any]
 """An `Encode` function and one item for it; a plain tuple, because every step creates one on the
 serving thread."""
-Item = Row | Deferred | Work
+Item = Row | Work
 
 
-def _grouped(items: list[Item]) -> Iterator[tuple[int, Callable[[], Iterable[Row | Block]]]]:
-    """Yield counts of items and functions that build their rows: in order, except that work for one
-    function is combined."""
-    work: dict[Any, list[Any]] = {}
-    latest, waiting = None, None
+def _grouped(items: list[Item]) -> Iterable[tuple[Encode, list[Any]]]:
+    """Return functions that build rows, each with all items that wait for it."""
+    work: dict[Encode, list[Any]] = {}
+    latest, waiting = None, list[Any]()
     for item in items:
-        if isinstance(item, tuple):
-            if waiting is None or item[0] is not latest:
-                latest = item[0]
-                waiting = work.setdefault(latest, [])
-            waiting.append(item[1])
-        elif callable(item):
-            yield 1, item
-        else:
-            yield 1, functools.partial(_one, item)
-    for encode, several in work.items():
-        yield len(several), functools.partial(encode, several)
+        encode, content = item if isinstance(item, tuple) else (_as_they_are, item)
+        if encode is not latest:
+            latest, waiting = encode, work.setdefault(encode, [])
+        waiting.append(content)
+    return work.items()
 
 
-def _one(row: Row) -> Iterable[Row]:
-    return (row,)
+def _as_they_are(rows: list[Row]) -> list[Row]:
+    return rows
 
 
 FLUSH_S = 0.95
@@ -121,7 +112,7 @@ class WriterOptions:
     """Number of items that may wait before new ones are dropped."""
     clock: Callable[[], float] = time.time
     """Returns the Unix time in seconds."""
-    sampler: Deferred | None = None
+    sampler: Callable[[], Iterable[Row]] | None = None
     """Builds additional rows, at most every SAMPLE_S and only while other rows arrive."""
     cpus: frozenset[int] | None = None
     """Cores of the writer's thread; None: those of the thread that opens the writer."""
@@ -168,7 +159,6 @@ class StatusRecord:
     ) -> None:
         self._run, self.source, self._files, self._queue = run, source, files, queue
         self._keeps_ids, self._clock = options.pseudonyms is None, options.clock
-        self._file = StatusFile(run, source)
         self._dropped: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
@@ -235,17 +225,17 @@ class StatusRecord:
 
     def begin(self, status: Status) -> None:
         """Create the status file; raises FileExistsError if another process has it, and OSError."""
-        self._write(status, self._file.begin)
+        self._write(status, begin_status)
 
     def rewrite(self, status: Status) -> None:
         """Rewrite the status file if something changed; raises OSError."""
-        self._write(status, self._file.write)
+        self._write(status, write_status)
 
-    def _write(self, status: Status, write: Callable[[str], None]) -> None:
+    def _write(self, status: Status, write: Callable[[Path, str], None]) -> None:
         self.written_at, self.urgent = time.monotonic(), False
         content = status.to_json()
         if content != self._last:
-            write(content)
+            write(status_path(self._run, self.source), content)
             self._last = content
 
     def _description(self, error: BaseException) -> str:
@@ -355,7 +345,7 @@ class TraceWriter:
         self._run = run
         self._queue: BoundedQueue[Item] = BoundedQueue(options.queue_items)
         self.put: Callable[[Item], bool] = self._queue.put
-        """Queue a row, a function that builds rows, or a `Work`; never blocks, never raises. This
+        """Queue a row or a `Work`; never blocks, never raises. This
         is the queue's own method, because every step calls it on the serving thread."""
         self._writer_s = 0.0
         self.probe_s = 0.0
@@ -478,20 +468,20 @@ class TraceWriter:
 
     def _due(self, serving: bool) -> list[Item]:
         """Return the sampler if it is due: an idle server records nothing."""
-        now = time.monotonic()
-        if self._sampler is None or not serving or now - self._sampled_at < SAMPLE_S:
+        now, sampler = time.monotonic(), self._sampler
+        if sampler is None or not serving or now - self._sampled_at < SAMPLE_S:
             return []
         self._sampled_at = now
-        return [self._sampler]
+        return [(lambda _: sampler(), None)]
 
     def _batches(self, items: list[Item]) -> list[Batch]:
         """Return the batches of `items`; those that cannot be encoded are dropped and counted."""
         rows: list[Row | Block] = []
-        for count, build in _grouped(items):
+        for encode, several in _grouped(items):
             try:
-                rows.extend(build())
+                rows.extend(encode(several))
             except Exception as error:  # the border: a bad capture costs its rows, not the run
-                self.count_dropped("encode_error", count)
+                self.count_dropped("encode_error", len(several))
                 self.count_error("encode", error)
         batches: list[Batch] = []
         try:

@@ -295,41 +295,38 @@ ROOM_BYTES = 8192
 has no room for a new file, the old one is overwritten, which takes no room."""
 
 
-class StatusFile:
-    """A file that is replaced as a whole by rename, or overwritten in place if that fails."""
+def begin_status(path: Path, text: str) -> None:
+    """Create a status file; raises FileExistsError if another process has it, and OSError."""
+    create_whole(path, _padded(text))
 
-    def __init__(self, run: Path, source: str) -> None:
-        self._path = status_path(run, source)
 
-    def begin(self, text: str) -> None:
-        """Create the file; raises FileExistsError if another process has it, and OSError."""
-        create_whole(self._path, _padded(text))
-
-    def write(self, text: str) -> None:
-        """Write `text`, a JSON object and a newline; raises OSError if neither way is possible."""
-        content = _padded(text)
+def write_status(path: Path, text: str) -> None:
+    """Replace a status file as a whole, or overwrite it in place if that fails; raises OSError if
+    neither is possible."""
+    content = _padded(text)
+    try:
+        write_file(path, content, mode=PRIVATE_FILE, durable=False)
+    except OSError as error:
         try:
-            write_file(self._path, content, mode=PRIVATE_FILE, durable=False)
-        except OSError as error:
-            try:
-                self._overwrite(content)
-            except FileNotFoundError:  # it was never written: the first error says why
-                raise error from None
+            overwrite(path, content)
+        except FileNotFoundError:  # it was never written: the first error says why
+            raise error from None
 
-    def _overwrite(self, content: bytes) -> None:
-        """Overwrite the file in place; a reader who sees an incomplete file reads it again.
 
-        If the file is too short, it first grows by blanks: if the disk has no room even for these,
-        or the process is killed meanwhile, the file keeps its content.
-        """
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            size = os.lseek(descriptor, 0, os.SEEK_END)
-            write_all(descriptor, [b" " * (len(content) - size)])
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            write_all(descriptor, [content.ljust(size)])
-        finally:
-            os.close(descriptor)
+def overwrite(path: Path, content: bytes) -> None:
+    """Overwrite a file in place; a reader who sees an incomplete file reads it again.
+
+    If the file is too short, it first grows by blanks: if the disk has no room even for these, or
+    the process is killed meanwhile, the file keeps its content.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        write_all(descriptor, [b" " * (len(content) - size)])
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        write_all(descriptor, [content.ljust(size)])
+    finally:
+        os.close(descriptor)
 
 
 def _padded(text: str) -> bytes:

@@ -28,7 +28,13 @@ from driftscope.trace.schema import to_batch
 from driftscope.trace.segments import SEALED, STREAM, next_number, seal, segment_path
 from driftscope.trace.status import Status, read_statuses, status_path
 from driftscope.trace.writer import TraceWriter, WriterOptions
-from driftscope.trace.writer_files import ROOM_BYTES, RecordFiles, StatusFile, create_run
+from driftscope.trace.writer_files import (
+    ROOM_BYTES,
+    RecordFiles,
+    create_run,
+    overwrite,
+    write_status,
+)
 
 pytestmark = pytest.mark.process
 
@@ -166,13 +172,13 @@ def test_sealing_once_more_what_was_sealed_changes_nothing(run: Path) -> None:
 
 def test_an_overwritten_status_is_never_followed_by_an_older_one_s_end(tmp_path: Path) -> None:
     """A full disk has it written in place; a kill must not leave two texts in one file."""
-    path, file = status_path(tmp_path, SOURCE), StatusFile(tmp_path, SOURCE)
-    file.write('{"a": "' + "x" * ROOM_BYTES + '"}\n')
+    path = status_path(tmp_path, SOURCE)
+    write_status(path, '{"a": "' + "x" * ROOM_BYTES + '"}\n')
     room = path.stat().st_size
-    file._overwrite(b'{"b": 1}\n')
+    overwrite(path, b'{"b": 1}\n')
     assert path.read_text().strip() == '{"b": 1}'
     assert path.stat().st_size == room, "no second step in which the rest is cut off"
-    file._overwrite(b'{"c": "' + b"y" * 3 * ROOM_BYTES + b'"}\n')
+    overwrite(path, b'{"c": "' + b"y" * 3 * ROOM_BYTES + b'"}\n')
     assert path.read_text().startswith('{"c"') and path.read_text().endswith('"}\n')
 
 

@@ -403,12 +403,12 @@ def test_rows_are_made_on_the_writers_thread(run: Path) -> None:
 
     threads: list[str] = []
 
-    def make() -> list[Row]:
+    def make(_: list[None]) -> list[Row]:
         threads.append(threading.current_thread().name)
         return list(rows(Spec(requests=1)))
 
     writer = TraceWriter(run, source="worker0-1")
-    writer.put(make)
+    writer.put((make, None))
     writer.close()
     assert threads == ["driftscope-writer"]
     assert read_trace(run).request.num_rows == 1
