@@ -235,22 +235,15 @@ def write_file(
         raise IsADirectoryError(f"{path}: is a directory; give the name of a file")
     if target.exists() and not target.is_file():
         _write_in_place(target, content)
-    else:
-        handle, partial = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.name}.", suffix=PARTIAL
-        )
-        try:
-            try:
-                write_all(handle, [content])
-                os.fchmod(handle, 0o666 & ~_umask() if mode is None else mode)
-                if durable:
-                    os.fsync(handle)
-            finally:
-                os.close(handle)
-            Path(partial).replace(target)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
+        return
+    partial = temporary_path(target)
+    try:
+        _fill(os.open(partial, os.O_WRONLY | os.O_CLOEXEC), content, durable=durable)
+        partial.chmod(0o666 & ~_umask() if mode is None else mode)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def check_folder(path: Path) -> None:
@@ -353,11 +346,12 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _fill(descriptor: int, content: bytes) -> None:
-    """Write `content` to disk and close the descriptor."""
+def _fill(descriptor: int, content: bytes, *, durable: bool = True) -> None:
+    """Write `content`, to disk if it is to be `durable`, and close the descriptor."""
     try:
         write_all(descriptor, [content])
-        os.fsync(descriptor)
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

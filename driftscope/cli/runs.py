@@ -268,8 +268,7 @@ def _finding(run: Path) -> MainFinding:
 NAME_WIDTH = 14
 """Columns of a model's name; the middle of a longer one is left out."""
 HEADS = ("started", "target", "drafter", "K", "rounds", "state", "size")
-_WIDTHS = (16, NAME_WIDTH, NAME_WIDTH, 3, 9, 10, 8)
-_RIGHT = ("K", "rounds", "size")
+_LINE = f"{{:16}} {{:{NAME_WIDTH}}} {{:{NAME_WIDTH}}} {{:>3}} {{:>9}} {{:10}} {{:>8}}"
 _UNKNOWN = "-"
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB")
 _STEP = 1000
@@ -289,9 +288,9 @@ def _show(
     if not entries:
         sys.stderr.write("no runs here; `driftscope pays` and `driftscope serve` record some\n")
         return
-    out.write(_line(HEADS))
+    out.write(f"{_LINE.format(*HEADS).rstrip()}\n")
     for entry in entries:
-        out.write(_line(_cells(entry)))
+        out.write(f"{_LINE.format(*_cells(entry)).rstrip()}\n")
         finding = findings.get(entry.path)
         words = entry.problem or (finding.words() if finding else "")
         if not words and entry.manifest is not None and entry.manifest.is_simulated:
@@ -367,11 +366,3 @@ def _name(name: str) -> str:
         return last
     half = (NAME_WIDTH - 1) // 2
     return f"{last[: NAME_WIDTH - 1 - half]}…{last[-half:]}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    aligned = [
-        cell.rjust(width) if head in _RIGHT else cell.ljust(width)
-        for cell, head, width in zip(cells, HEADS, _WIDTHS, strict=True)
-    ]
-    return " ".join(aligned).rstrip() + "\n"

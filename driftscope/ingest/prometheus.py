@@ -35,8 +35,8 @@ from driftscope.telemetry.prometheus import (
     EnginePage,
     Sample,
     metrics_of,
-    page_of,
     page_of_samples,
+    samples_of_engine,
     samples_on,
     unwrapped,
 )
@@ -165,7 +165,7 @@ def _is_prometheus_text(file: ResultFile) -> bool:
     if file.document is not None or file.lines:
         return False
     try:
-        return page_of(file.text) is not None
+        return samples_of_engine(file.text) is not None
     except BadPageError:
         return True
 
@@ -191,7 +191,7 @@ def prometheus_text(file: ResultFile) -> Iterator[Figures]:
     Sources: see `driftscope.telemetry.prometheus`.
     """
     try:
-        found = metrics_of(lambda metrics: samples_on(file.text, metrics.names))
+        found = samples_of_engine(file.text)
         if found is None:
             return
         metrics, samples = found
@@ -354,7 +354,7 @@ def _scrape(path: Path) -> tuple[EngineMetrics, list[Sample], float | None]:
     """Return a page's engine, its samples, and the time at which its process began."""
     text = open_result(path).text
     try:
-        found = metrics_of(lambda metrics: samples_on(text, metrics.names))
+        found = samples_of_engine(text)
         started = [item.value for item in samples_on(text, (_STARTED,))]
     except BadPageError as error:
         raise UsageError(f"{path}: {error}") from error

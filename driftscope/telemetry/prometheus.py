@@ -306,7 +306,11 @@ def families(snapshot: Snapshot, constants: Mapping[str, str]) -> Iterator[Any]:
         family = _family(instrument, list(map(label_name, attributes)))
         for point in points:
             have = {**constants, **dict(point.attributes)}
-            _add(family, instrument, [have.get(a, "") for a in attributes], point)
+            values = [have.get(attribute, "") for attribute in attributes]
+            if instrument.kind in (COUNTER, GAUGE):
+                family.add_metric(values, point.value)
+            else:
+                family.add_metric(values, list(_buckets(instrument, point)), point.value)
         yield family
 
 
@@ -318,13 +322,6 @@ def _family(instrument: Instrument, labels: Sequence[str]) -> Any:
     return made(metric_name(instrument), instrument.description, labels=labels)
 
 
-def _add(family: Any, instrument: Instrument, labels: Sequence[str], point: Point) -> None:
-    if instrument.kind in (COUNTER, GAUGE):
-        family.add_metric(labels, point.value)
-    else:
-        family.add_metric(labels, list(_buckets(instrument, point)), point.value)
-
-
 def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[Any, ...]]:
     """Yield cumulative buckets, as Prometheus expects. The exemplar goes into the bucket of its
     value."""
@@ -333,19 +330,16 @@ def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[Any, ...]]:
     total, exemplar = 0, point.exemplar
     for bound, count in zip((*instrument.bounds, float("inf")), point.buckets, strict=True):
         total += count
+        le = _LAST if bound == float("inf") else repr(bound)
         if exemplar is not None and exemplar.value <= bound:
             ids = {
                 "trace_id": f"{exemplar.trace_id:032x}",
                 "span_id": f"{exemplar.span_id:016x}",
             }
-            yield _bound(bound), total, Exemplar(ids, exemplar.value, exemplar.time_s)
+            yield le, total, Exemplar(ids, exemplar.value, exemplar.time_s)
             exemplar = None
         else:
-            yield _bound(bound), total, None
-
-
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else repr(bound)
+            yield le, total, None
 
 
 def _target_info(identity: Identified) -> Iterator[Any]:
@@ -374,13 +368,10 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
         line = unwrapped(written)
         first = line[: longest + 1].partition("{")[0].split(None, 1)
         name = first[0] if first else ""
-        if f"{name}_total" in names:
+        if f"{name}_total" in names:  # a collector may take a counter's suffix off
             name, line = f"{name}_total", line.replace(name, f"{name}_total", 1)
         if name not in names:
-            # A collector may take a counter's suffix off.
-            if f"{name}_total" not in names:
-                continue
-            line = line.replace(name, f"{name}_total", 1)
+            continue
         if len(line) > MAX_METRIC_LINE_CHARS:
             raise BadPageError(f"{name}: a line of more than {MAX_METRIC_LINE_CHARS} characters")
         if number == MAX_METRIC_SAMPLES:
@@ -479,11 +470,12 @@ def _named() -> Iterator[tuple[str, _Series]]:
             yield name + suffix, _Series(instrument=instrument)
 
 
-def page_of(text: str, engines: Iterable[EngineMetrics] = ENGINES.values()) -> EnginePage | None:
-    """Return the figures of the first of these engines that has any on the page; None if none has.
-    Raises BadPageError."""
-    found = metrics_of(lambda metrics: samples_on(text, metrics.names), engines)
-    return None if found is None else page_of_samples(*found)
+def samples_of_engine(
+    text: str, engines: Iterable[EngineMetrics] = ENGINES.values()
+) -> tuple[EngineMetrics, list[Sample]] | None:
+    """Return the first of these engines that has a sample of speculation on the page, with its
+    samples; None if none has. Raises BadPageError."""
+    return metrics_of(lambda metrics: samples_on(text, metrics.names), engines)
 
 
 def metrics_of(

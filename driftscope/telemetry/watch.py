@@ -44,13 +44,11 @@ from driftscope.telemetry.instruments import (
 from driftscope.telemetry.prometheus import (
     ENGINES,
     BadPageError,
-    EngineMetrics,
     EnginePage,
     Sample,
-    metrics_of,
     page_of_samples,
     points_on,
-    samples_on,
+    samples_of_engine,
 )
 from driftscope.trace.manifest import CLIENT, read_manifest
 from driftscope.trace.ranks import place_of
@@ -268,7 +266,7 @@ class FollowedEndpoint:
         known = [ENGINES[name] for name in self._own or ENGINES]
         samples = list[Sample]()
         for url, text in zip(self._urls, texts, strict=True):
-            found = _read(url, functools.partial(_samples_of, text, known))
+            found = _read(url, functools.partial(samples_of_engine, text, known))
             if found is None:
                 raise UnknownKindError(self._unknown(url))
             known, where = (
@@ -289,12 +287,6 @@ class FollowedEndpoint:
             adding="give the metrics page of a server that speculates, the port of "
             "`driftscope serve --prometheus PORT`, or the run directory",
         )
-
-
-def _samples_of(
-    text: str, engines: Sequence[EngineMetrics]
-) -> tuple[EngineMetrics, list[Sample]] | None:
-    return metrics_of(lambda metrics: samples_on(text, metrics.names), engines)
 
 
 def _text(url: str) -> str:

@@ -22,10 +22,16 @@ from driftscope.telemetry.prometheus import (
     EngineName,
     EnginePage,
     families,
-    page_of,
+    page_of_samples,
     points_on,
+    samples_of_engine,
 )
 from driftscope.telemetry.watch import view
+
+
+def page_of(text: str) -> EnginePage | None:
+    found = samples_of_engine(text)
+    return found and page_of_samples(*found)
 
 
 class Nothing:
@@ -228,7 +234,7 @@ def test_ranks_that_repeat_each_other_are_one_replica() -> None:
 
 def test_a_page_without_speculation_is_none_of_them() -> None:
     assert page_of('vllm:request_success_total{engine="0"} 7.0\n') is None
-    assert page_of(LLAMACPP, [ENGINES[EngineName.VLLM]]) is None
+    assert samples_of_engine(LLAMACPP, [ENGINES[EngineName.VLLM]]) is None
 
 
 @pytest.mark.parametrize(
