@@ -173,3 +173,10 @@ def _wanted(kind: str, message: str) -> str:
 def _shown(value: Any) -> str:
     text = strict_json.dumps(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first fault that pydantic found, and its place, without the value."""
+    detail = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(str(part) for part in detail["loc"])
+    return f"{place}: {detail['msg']}" if place else str(detail["msg"])

@@ -6,21 +6,14 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.options import (
-    DUCKDB,
-    BaselineOption,
-    ClusterOption,
-    EngineOption,
-    RunsArgument,
-    maker_of,
-)
+from driftscope.cli import options
 
 
 def advise(
-    runs: RunsArgument,
-    baseline: BaselineOption = None,
-    cluster: ClusterOption = None,
-    engine: EngineOption = DUCKDB,
+    runs: options.RunsArgument,
+    baseline: options.BaselineOption = None,
+    cluster: options.ClusterOption = None,
+    engine: options.EngineOption = options.DUCKDB,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
     """Say which K serves the first run fastest, or which one to measure next, and the times of all.
@@ -48,7 +41,7 @@ def advise(
             sources=runs,
             labels=labels_of(runs, None),
             baseline=baseline,
-            engine=maker_of(engine),
+            engine=options.maker_of(engine),
             cluster=cluster,
         )
     )

@@ -8,28 +8,17 @@ from typing import Annotated
 import typer
 
 from driftscope.boundary.files import STDOUT
-from driftscope.cli.options import (
-    DUCKDB,
-    BaselineOption,
-    ClusterOption,
-    EngineOption,
-    Format,
-    NamesOption,
-    QuietOption,
-    RunsArgument,
-    WhereOption,
-    maker_of,
-)
+from driftscope.cli import options
 
 DEFAULT = {
-    Format.HTML: Path("report.html"),
-    Format.JSON: Path("report.json"),
-    Format.MARKDOWN: Path("report.md"),
+    options.Format.HTML: Path("report.html"),
+    options.Format.JSON: Path("report.json"),
+    options.Format.MARKDOWN: Path("report.md"),
 }
 
 
 def analyze(
-    runs: RunsArgument,
+    runs: options.RunsArgument,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -41,13 +30,13 @@ def analyze(
         ),
     ] = None,
     form: Annotated[
-        Format,
+        options.Format,
         typer.Option("--format", help="html, json, or markdown (to paste)."),
-    ] = Format.HTML,
+    ] = options.Format.HTML,
     as_json: Annotated[
         bool, typer.Option("--json", help="Also print the figures as JSON.")
     ] = False,
-    label: NamesOption = None,
+    label: options.NamesOption = None,
     by: Annotated[
         str,
         typer.Option(
@@ -57,8 +46,8 @@ def analyze(
             "or a time span such as 10m.",
         ),
     ] = "label",
-    baseline: BaselineOption = None,
-    where: WhereOption = None,
+    baseline: options.BaselineOption = None,
+    where: options.WhereOption = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -66,9 +55,9 @@ def analyze(
             help="Only the end of each run: the last 30m or 2h, or from a time in ISO 8601.",
         ),
     ] = None,
-    cluster: ClusterOption = None,
-    engine: EngineOption = DUCKDB,
-    quiet: QuietOption = False,
+    cluster: options.ClusterOption = None,
+    engine: options.EngineOption = options.DUCKDB,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
 
@@ -85,7 +74,7 @@ def analyze(
             baseline=baseline,
             only=Filter(where=where, since=since),
             by=by,
-            engine=maker_of(engine),
+            engine=options.maker_of(engine),
             cluster=cluster,
         ),
         ReportFiles(

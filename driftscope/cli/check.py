@@ -9,14 +9,6 @@ from typing import Annotated
 import typer
 
 from driftscope.cli import options
-from driftscope.cli.options import (
-    DUCKDB,
-    ClusterOption,
-    EngineOption,
-    RunsArgument,
-    WhereOption,
-    named_run_or_inspection,
-)
 
 
 class Undecided(StrEnum):
@@ -27,7 +19,7 @@ class Undecided(StrEnum):
 
 
 def check(
-    runs: RunsArgument,
+    runs: options.RunsArgument,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -51,7 +43,7 @@ def check(
         Path | None,
         typer.Option(
             metavar="RUN",
-            callback=named_run_or_inspection,
+            callback=options.named_run_or_inspection,
             autocompletion=options.runs,
             help="Run that rules can compare with, through paths that begin with baseline; or the "
             "JSON document of an inspection, which has acceptance alone.",
@@ -64,9 +56,9 @@ def check(
             "3).",
         ),
     ] = None,
-    where: WhereOption = None,
-    cluster: ClusterOption = None,
-    engine: EngineOption = DUCKDB,
+    where: options.WhereOption = None,
+    cluster: options.ClusterOption = None,
+    engine: options.EngineOption = options.DUCKDB,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every rule's outcome as JSON.")
     ] = False,

@@ -8,15 +8,6 @@ from typing import Annotated
 import typer
 
 from driftscope.cli import options
-from driftscope.cli.options import (
-    DUCKDB,
-    ClusterOption,
-    EngineOption,
-    NamesOption,
-    WhereOption,
-    is_inspection,
-    named_run_or_inspection,
-)
 
 
 def compare(
@@ -25,7 +16,7 @@ def compare(
         typer.Argument(
             metavar="A",
             help="Run directory to compare with, or the JSON document of an inspection.",
-            callback=named_run_or_inspection,
+            callback=options.named_run_or_inspection,
             autocompletion=options.runs,
         ),
     ],
@@ -34,14 +25,14 @@ def compare(
         typer.Argument(
             metavar="B",
             help="Run directory to compare; an inspection if A is one.",
-            callback=named_run_or_inspection,
+            callback=options.named_run_or_inspection,
             autocompletion=options.runs,
         ),
     ],
-    label: NamesOption = None,
-    where: WhereOption = None,
-    cluster: ClusterOption = None,
-    engine: EngineOption = DUCKDB,
+    label: options.NamesOption = None,
+    where: options.WhereOption = None,
+    cluster: options.ClusterOption = None,
+    engine: options.EngineOption = options.DUCKDB,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every figure, also those without a difference.")
     ] = False,
@@ -58,7 +49,6 @@ def compare(
     """
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.boundary.text import shown
-    from driftscope.cli.options import maker_of
     from driftscope.cli.run_reports import labels_of
     from driftscope.cli.screens.replay import both_replays, compare_replays
     from driftscope.errors import UsageError
@@ -70,14 +60,14 @@ def compare(
     from driftscope.trace.status import read_statuses
     from driftscope_reports.terminal import show_comparison
 
-    if where is not None and (is_inspection(first) or both_replays(first, second)):
+    if where is not None and (options.is_inspection(first) or both_replays(first, second)):
         raise UsageError("--where: only the rows of two run directories of a probe can be chosen")
-    if is_inspection(first):
+    if options.is_inspection(first):
         from driftscope.cli.inspection_baseline import compare_with_inspection
 
         (name,) = labels_of([second], label)
         compare_with_inspection(
-            first, second, name, engine=maker_of(engine), cluster=cluster, as_json=as_json
+            first, second, name, engine=options.maker_of(engine), cluster=cluster, as_json=as_json
         )
         return
     names = labels_of([first, second], label)
@@ -93,7 +83,7 @@ def compare(
         first,
         second,
         (names[0], names[1]),
-        engine=maker_of(engine),
+        engine=options.maker_of(engine),
         cluster=cluster,
         only=Filter(where=where),
     )

@@ -120,17 +120,12 @@ class CaseFindings:
         return [f for f in self.made if f.severity in worst]
 
     def _surely(self, made: Sequence[Finding]) -> bool | None:
-        """Return whether one of these findings is certain; None if there are only uncertain
-        ones."""
+        """Return whether one of these findings is certain; None if there are only uncertain ones,
+        or none and the case is a replay without rows of requests, which no rule judges."""
         if any(finding.confidence is not Trust.LOW for finding in made):
             return True
-        return None if made else self._known(answer=False)
-
-    def _known(self, *, answer: bool) -> bool | None:
-        """Return the answer; without rows of requests no rule judges a replay, so that the absence
-        of findings says nothing."""
         no_rows = self.kind is Kind.REPLAY and not self.case.run.has_rows
-        return answer or (None if no_rows else False)
+        return None if made or no_rows else False
 
 
 def facts_of(

@@ -191,20 +191,16 @@ def _name(path: Path, figures: Figures) -> str:
 def _cells(figures: Figures) -> tuple[str, ...]:
     spread = figures.mean_length_interval
     ends = _UNKNOWN if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
-    rates = " ".join(map(_rate, figures.marginal or ())) or _UNKNOWN
+    rates = [_UNKNOWN if rate is None else f"{rate:.2f}" for rate in figures.marginal or ()]
     return (
         _UNKNOWN if figures.k is None else str(figures.k),
         _UNKNOWN if figures.rounds is None else f"{figures.rounds:,}",
         _UNKNOWN if figures.mean_length is None else f"{figures.mean_length:.2f}",
         ends,
-        rates,
+        " ".join(rates) or _UNKNOWN,
         _ms(figures.ttft_s),
         _ms(figures.tpot_s),
     )
-
-
-def _rate(rate: float | None) -> str:
-    return _UNKNOWN if rate is None else f"{rate:.2f}"
 
 
 def _ms(seconds: float | None) -> str:

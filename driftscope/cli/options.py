@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -145,6 +146,20 @@ def real_folder(value: Path) -> Path:
 
         raise UsageError("-: several files are written; give a folder")
     return value
+
+
+def numbers(text: str | None, option: str, *, whole: bool = False) -> list[float]:
+    """Return the numbers above 0 of a text such as "2,4,8"; [] for None. Raises UsageError."""
+    try:
+        found = [float(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        found = [0.0]
+    if any(not 0 < number < math.inf or (whole and number != int(number)) for number in found):
+        from driftscope.errors import UsageError
+
+        words = "whole numbers from 1" if whole else "numbers above 0"
+        raise UsageError(f"{option} {text}: give {words}, separated by commas")
+    return found
 
 
 DUCKDB = "duckdb"

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from driftscope.cli.options import (
-    ConcurrencyOption,
-    KeepTextsOption,
-    LimitOption,
-    QuietOption,
-    RateOption,
-    RepeatOption,
-    TimeoutOption,
-    WarmupOption,
-    real_folder,
-)
+from driftscope.cli import options
 from driftscope.distributions import LAB, LAB_TARGETS, needs_lab
 
 if TYPE_CHECKING:
@@ -77,19 +67,19 @@ def pays(
         str | None,
         typer.Option(metavar="NAME|FILE", help="Prompts to use instead of the suite's."),
     ] = None,
-    concurrency: ConcurrencyOption = None,
-    rate: RateOption = None,
-    repeat: RepeatOption = None,
-    limit: LimitOption = None,
-    warmup: WarmupOption = 4,
+    concurrency: options.ConcurrencyOption = None,
+    rate: options.RateOption = None,
+    repeat: options.RepeatOption = None,
+    limit: options.LimitOption = None,
+    warmup: options.WarmupOption = 4,
     rounds: Annotated[
         int,
         typer.Option(
             metavar="N", min=1, help="Number of rounds in which all of them are asked in turn."
         ),
     ] = 2,
-    timeout: TimeoutOption = 600.0,
-    keep_texts: KeepTextsOption = False,
+    timeout: options.TimeoutOption = 600.0,
+    keep_texts: options.KeepTextsOption = False,
     api_key_env: Annotated[
         str | None,
         typer.Option(
@@ -104,13 +94,13 @@ def pays(
             "--output",
             "-o",
             metavar="DIR",
-            callback=real_folder,
+            callback=options.real_folder,
             help="Folder for runs, logs and report; default: driftscope-pays/TIME, for one URL "
             "driftscope-pays/HOST-PORT.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Also print the report as JSON.")] = False,
-    quiet: QuietOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Say whether speculation pays: the same prompts at the same load, with and without it.
 
@@ -165,9 +155,8 @@ def pays(
                 quiet,
             )
         )
-    contenders = contenders_of(
-        server, drafter or [], draft_tokens(k), context.args, api_key_env=api_key_env
-    )
+    tokens = [int(number) for number in options.numbers(k, "-k", whole=True)]
+    contenders = contenders_of(server, drafter or [], tokens, context.args, api_key_env=api_key_env)
     order = replace(order, note={**order.note, AGAIN: _again(context)})
     raise typer.Exit(_ask(contenders, order, folder, rounds, as_json, quiet))
 
@@ -281,19 +270,6 @@ def key_variable(named: str | None, options: Sequence[str]) -> str | None:
     if variable is not None:
         key_from(variable, os.environ)
     return variable
-
-
-def draft_tokens(text: str | None) -> list[int]:
-    """Return the numbers of a text such as "2,4,8"; [] for None. Raises UsageError."""
-    from driftscope.errors import UsageError
-
-    try:
-        counts = [] if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        counts = [0]
-    if any(number < 1 for number in counts):
-        raise UsageError(f"-k {text}: give whole numbers from 1, separated by commas")
-    return counts
 
 
 def contenders_of(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, RunArgument, epilog
+from driftscope.cli import options
 
 if TYPE_CHECKING:
     from driftscope.trace.control import Change
@@ -19,8 +19,8 @@ probe = typer.Typer(
 )
 
 
-@probe.command(epilog=epilog("probe status latest"))
-def status(run: RunArgument, as_json: Json = False) -> None:
+@probe.command(epilog=options.epilog("probe status latest"))
+def status(run: options.RunArgument, as_json: Json = False) -> None:
     """Show what each process records, at which rate and cost, and which rows it lost."""
     from driftscope.cli.screens.probe import show
     from driftscope_probes.control import processes_of
@@ -28,32 +28,32 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     show(run, processes_of(run), as_json=as_json)
 
 
-@probe.command(epilog=epilog("probe start latest"))
-def start(run: RunArgument, as_json: Json = False) -> None:
+@probe.command(epilog=options.epilog("probe start latest"))
+def start(run: options.RunArgument, as_json: Json = False) -> None:
     """Resume recording draft steps."""
     from driftscope.trace.control import Change
 
     _change(run, Change(recording=True), as_json=as_json)
 
 
-@probe.command(epilog=epilog("probe stop latest"))
-def stop(run: RunArgument, as_json: Json = False) -> None:
+@probe.command(epilog=options.epilog("probe stop latest"))
+def stop(run: options.RunArgument, as_json: Json = False) -> None:
     """Stop recording draft steps until `start`. Verification and requests are still recorded."""
     from driftscope.trace.control import Change
 
     _change(run, Change(recording=False), as_json=as_json)
 
 
-@probe.command("set", epilog=epilog("probe set latest --every 4"))
+@probe.command("set", epilog=options.epilog("probe set latest --every 4"))
 def set_(
-    run: RunArgument,
-    every: EveryOption = None,
-    budget: BudgetOption = None,
+    run: options.RunArgument,
+    every: options.EveryOption = None,
+    budget: options.BudgetOption = None,
     per_head: Annotated[
         bool | None,
         typer.Option("--per-head/--no-per-head", help="Also record attention masses by head."),
     ] = None,
-    label: LabelsOption = None,
+    label: options.LabelsOption = None,
     all_labels: Annotated[
         bool, typer.Option("--all-labels", help="Record all requests, whatever their label.")
     ] = False,

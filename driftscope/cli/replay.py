@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.options import (
-    ConcurrencyOption,
-    KeepTextsOption,
-    LimitOption,
-    QuietOption,
-    RateOption,
-    RepeatOption,
-    TimeoutOption,
-    WarmupOption,
-    real_folder,
-)
+from driftscope.cli import options
 
 if TYPE_CHECKING:
     from driftscope.workloads.suites.plan import Level
@@ -45,7 +35,7 @@ def replay(
             "--output",
             "-o",
             metavar="RUN",
-            callback=real_folder,
+            callback=options.real_folder,
             help="Run directory; {time} is replaced.",
         ),
     ] = DEFAULT_RUN,
@@ -53,15 +43,15 @@ def replay(
         str | None,
         typer.Option(metavar="MODEL", help="Default: the first model that the server names."),
     ] = None,
-    concurrency: ConcurrencyOption = None,
-    rate: RateOption = None,
-    repeat: RepeatOption = None,
-    limit: LimitOption = None,
-    warmup: WarmupOption = 4,
+    concurrency: options.ConcurrencyOption = None,
+    rate: options.RateOption = None,
+    repeat: options.RepeatOption = None,
+    limit: options.LimitOption = None,
+    warmup: options.WarmupOption = 4,
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Seed of the order and of everything random.")
     ] = None,
-    timeout: TimeoutOption = 600.0,
+    timeout: options.TimeoutOption = 600.0,
     idle_timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed without receiving a byte."),
@@ -83,9 +73,9 @@ def replay(
             "set.",
         ),
     ] = None,
-    keep_texts: KeepTextsOption = False,
+    keep_texts: options.KeepTextsOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: QuietOption = False,
+    quiet: options.QuietOption = False,
     list_suites: Annotated[
         bool, typer.Option("--list-suites", help="List the shipped suites and prompts.")
     ] = False,
@@ -144,19 +134,7 @@ def run_path(output: Path) -> Path:
 
 def levels(concurrency: str | None, rate: str | None) -> Sequence[Level]:
     """Return the levels of texts such as "1,4,16"; raises UsageError."""
-    from driftscope.errors import UsageError
     from driftscope.workloads.suites.suite import levels_of
 
-    def numbers(text: str | None, option: str) -> list[float]:
-        try:
-            loads = [float(part) for part in (text or "").split(",") if part.strip()]
-        except ValueError:
-            loads = [0.0]
-        if any(number <= 0 for number in loads):
-            raise UsageError(f"{option} {text}: give numbers above 0, separated by commas")
-        return loads
-
-    loops = numbers(concurrency, "--concurrency")
-    if any(number != int(number) for number in loops):
-        raise UsageError(f"--concurrency {concurrency}: give whole numbers")
-    return levels_of([int(number) for number in loops], numbers(rate, "--rate"))
+    loops = options.numbers(concurrency, "--concurrency", whole=True)
+    return levels_of(list(map(int, loops)), options.numbers(rate, "--rate"))

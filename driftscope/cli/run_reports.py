@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections import Counter
@@ -13,7 +14,14 @@ from typing import TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from driftscope.boundary.files import STDOUT, check_folder, write_text
 from driftscope.boundary.text import output_console, shown
@@ -26,23 +34,30 @@ from driftscope_reports.terminal import render
 T = TypeVar("T")
 
 
+@contextlib.contextmanager
+def progress_bar(*columns: ProgressColumn, quiet: bool) -> Iterator[Progress | None]:
+    """Yield a bar that disappears at the end; None without a terminal."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None  # rich before 14.3 prints an empty line even where it shows no bar
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress
+
+
 def steps(
     items: Iterable[T], what: str, *, total: int | None = None, quiet: bool = False
 ) -> Iterator[T]:
-    """Yield `items` one by one, with a bar that disappears at the end; no bar without a
-    terminal. `total` is their number if they have no length."""
-    console = Console(stderr=True)
+    """Yield `items` one by one, with a bar. `total` is their number if they have no length."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    if quiet or not console.is_terminal:
-        yield from items  # rich before 14.3 prints an empty line even where it shows no bar
-        return
-    if total is None and isinstance(items, Sized):
-        total = len(items)
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
+    with progress_bar(*columns, quiet=quiet) as progress:
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        task = progress.add_task(what, total=total) if progress else None
         for item in items:
             yield item
-            progress.advance(task)
+            if progress and task is not None:
+                progress.advance(task)
 
 
 def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, OtlpOption
+from driftscope.cli import options
 from driftscope.distributions import LAB_TARGETS
 
 DEFAULT_TRACE = Path("driftscope-runs/{time}-{drafter}")
@@ -43,9 +43,9 @@ def serve(
             help="Run directory; {time}, {drafter} and {pid} are replaced.",
         ),
     ] = DEFAULT_TRACE,
-    every: EveryOption = None,
-    budget: BudgetOption = None,
-    label: LabelsOption = None,
+    every: options.EveryOption = None,
+    budget: options.BudgetOption = None,
+    label: options.LabelsOption = None,
     sink_tokens: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +57,7 @@ def serve(
     token_ids: Annotated[
         bool, typer.Option("--token-ids", help="Also record the drafted token ids.")
     ] = False,
-    otlp: OtlpOption = None,
+    otlp: options.OtlpOption = None,
     prometheus: Annotated[
         str | None,
         typer.Option(

@@ -10,7 +10,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from driftscope.telemetry.settings import METRICS, Settings
 from driftscope.version import __version__
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricsData
+    from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
 
 POLL_S = 0.5
@@ -92,8 +91,13 @@ class DownTelemetry:
 
             host, port = settings.prometheus
             serve(self, host, port + identity.replica)
-        if (send := self._sender(settings)) is not None:
-            threading.Thread(target=send, name="driftscope-export", daemon=True).start()
+        if settings.metrics is not None:
+            from driftscope.telemetry.export import metric_exporter
+
+            arguments = metric_exporter(settings), settings
+            threading.Thread(
+                target=self._send, args=arguments, name="driftscope-export", daemon=True
+            ).start()
 
     def snapshot(self) -> dict[Key, Point]:
         """Return the one figure that there is."""
@@ -103,32 +107,19 @@ class DownTelemetry:
         """Return the identity of the engine."""
         return self._identity
 
-    def _sender(self, settings: Settings) -> Callable[[], None] | None:
-        if settings.metrics is None:
-            return None
-        from driftscope.telemetry.export import Sender, export_metrics, metric_exporter
+    def _send(self, exporter: MetricExporter, settings: Settings) -> None:
+        from driftscope.telemetry.export import Sender, export_metrics, metrics_data
 
-        exporter = metric_exporter(settings)
-        if exporter is None:
-            return None
         sender = Sender(METRICS, Tally(), settings.interval_s)
-
-        def send() -> None:
-            while True:
-                with contextlib.suppress(Exception):  # the border: the thread must go on
-                    if sender.is_due():
-                        sender.note(export_metrics(exporter, self._collect(), settings))
-                time.sleep(POLL_S)
-
-        return send
-
-    def _collect(self) -> MetricsData:
-        from driftscope.telemetry.export import metrics_data
-
-        return metrics_data(
-            self.snapshot(),
-            resource=self._identity.resource(),
-            constants=self._identity.attributes,
-            start_s=self._started_s,
-            time_s=time.time(),
-        )
+        while True:
+            with contextlib.suppress(Exception):  # the border: the thread must go on
+                if sender.is_due():
+                    data = metrics_data(
+                        self.snapshot(),
+                        resource=self._identity.resource(),
+                        constants=self._identity.attributes,
+                        start_s=self._started_s,
+                        time_s=time.time(),
+                    )
+                    sender.note(export_metrics(exporter, data, settings))
+            time.sleep(POLL_S)

@@ -61,7 +61,11 @@ def ask_in_turn(
     for number in range(rounds):
         for contender in contenders[::-1] if number % 2 else contenders:
             place = _unused(folder, contender.label.replace("/", "_"))
-            with _running(contender, place) as server:
+            with (
+                contextlib.nullcontext(contender)
+                if isinstance(contender, Running)
+                else running(contender, place, ready_s=READY_S)
+            ) as server:
                 note = _note(order, contender, server)
                 asked = replace(order, url=server.url, run=place / "client", note=note)
                 done = replay(asked, watcher)
@@ -80,15 +84,6 @@ def _unused(folder: Path, name: str) -> Path:
     """Return the first folder of that name, then "name (2)" and so on, that no round has used."""
     names = (name if number == 1 else f"{name} ({number})" for number in itertools.count(1))
     return next(folder / one for one in names if not (folder / one).exists())
-
-
-@contextlib.contextmanager
-def _running(contender: Contender | Running, place: Path) -> Iterator[Running]:
-    if isinstance(contender, Running):
-        yield contender
-        return
-    with running(contender, place, ready_s=READY_S) as server:
-        yield server
 
 
 def _note(order: Order, contender: Contender | Running, server: Running) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from driftscope.analysis.comparability import Claim
@@ -61,18 +60,10 @@ class Bar(Watcher):
 @contextlib.contextmanager
 def watched(*, quiet: bool) -> Iterator[Watcher]:
     """Yield a progress bar on a terminal, else a watcher that shows nothing."""
-    console = Console(stderr=True)
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TimeElapsedColumn(),
-    )
-    if quiet or not console.is_terminal:
-        yield Watcher()  # rich before 14.3 prints an empty line even where it shows no bar
-        return
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield Bar(progress)
+    figures = TextColumn("{task.fields[figures]}")
+    columns = (BarColumn(), MofNCompleteColumn(), figures, TimeElapsedColumn())
+    with run_reports.progress_bar(*columns, quiet=quiet) as progress:
+        yield Bar(progress) if progress else Watcher()
 
 
 def tell(done: Done, *, as_json: bool, quiet: bool) -> int:

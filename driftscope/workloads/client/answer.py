@@ -21,6 +21,7 @@ from driftscope.boundary.bounds import (
     MAX_LABEL_CHARS,
     MAX_ROUNDS,
     MAX_TOKENS,
+    first_fault,
 )
 from driftscope.workloads.suites.prompts import Prompt
 
@@ -326,13 +327,6 @@ def rounds_of(speculation: Speculation) -> tuple[list[int] | None, list[int] | N
     )
     lengths = [int(length) for _, length in rounds] if by_length else None
     return lengths or None, [tokens for tokens, _ in rounds] or None
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault that pydantic found, and its place, without the value."""
-    detail = error.errors(include_input=False, include_url=False)[0]
-    place = ".".join(str(part) for part in detail["loc"])
-    return f"{place}: {detail['msg']}" if place else str(detail["msg"])
 
 
 GARBLED_SHARE = 0.02

@@ -149,11 +149,6 @@ def row_of(
     )
 
 
-def unsent_row(shot: Shot, request: str, body: Mapping[str, Any]) -> ClientRow:
-    """Return the row of a shot that was never fired."""
-    return row_of(shot, Sent(request=request), body)
-
-
 def text_file(run: Path) -> TextFile:
     """Create the file for the texts of a run. Raises TraceError."""
     try:

@@ -29,7 +29,6 @@ from driftscope.workloads.client.recording import (
     row_of,
     text_file,
     text_of,
-    unsent_row,
 )
 from driftscope.workloads.client.sending import Patience, Sender, Sent, body_of
 from driftscope.workloads.client.server import LOOK_S, Access, Lookup, Wire, look
@@ -328,7 +327,8 @@ class _Session:
             await self._until(asyncio.create_task(load.run(shots)), stop)
         for shot in shots:
             if shot.order not in load.fired:
-                self._keep(writer, shot, unsent_row(shot, self._name(shot), bodies[shot.order]))
+                row = row_of(shot, Sent(request=self._name(shot)), bodies[shot.order])
+                self._keep(writer, shot, row)
 
     async def _until(self, work: asyncio.Task[None], stop: asyncio.Event) -> None:
         waiting = asyncio.create_task(stop.wait())

@@ -71,11 +71,6 @@ def body_of(
     return body
 
 
-def path_of(body: Mapping[str, Any]) -> str:
-    """Return the endpoint that accepts `body`, below the server's /v1."""
-    return CHAT if "messages" in body else TEXT
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """Time limits and retries of a sender."""
@@ -138,7 +133,10 @@ class Sender:
                 )
                 if wait_s is None or attempt == self._patience.retries:
                     break
-                await self._wait(sent, wait_s or self._backoff_s(attempt))
+                backoff_s = min(FIRST_WAIT_S * 2.0**attempt, LONGEST_WAIT_S)
+                wait_s = wait_s or backoff_s * self._random.uniform(0.75, 1.25)
+                await asyncio.sleep(wait_s)
+                sent.waited_s += wait_s
         except asyncio.CancelledError:
             sent.ended = Ended.CANCELLED
             raise
@@ -149,21 +147,10 @@ class Sender:
 
     def _clean(self, sent: Sent) -> None:
         """Remove secrets that the server repeats from everything that is recorded."""
-        answer = sent.answer
-        answer.response = self._or_none(answer.response)
-        answer.finish_reason = self._or_none(answer.finish_reason)
-        error = self._or_none(sent.error)
-        sent.error = None if error is None else error[:MOST_WORDS]
-
-    def _or_none(self, text: str | None) -> str | None:
-        return None if text is None else self._recorded(text)
-
-    async def _wait(self, sent: Sent, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        sent.waited_s += seconds
-
-    def _backoff_s(self, attempt: int) -> float:
-        return min(FIRST_WAIT_S * 2.0**attempt, LONGEST_WAIT_S) * self._random.uniform(0.75, 1.25)
+        answer, texts = sent.answer, (sent.answer.response, sent.answer.finish_reason, sent.error)
+        clean = (text if text is None else self._recorded(text) for text in texts)
+        answer.response, answer.finish_reason, error = clean
+        sent.error = error and error[:MOST_WORDS]
 
     async def _attempt(
         self, sent: Sent, body: Mapping[str, Any], headers: Mapping[str, str]
@@ -175,7 +162,7 @@ class Sender:
         try:
             async with whole, asyncio.timeout(self._patience.idle_s * (1 + SLACK)) as limit:
                 came = await self._wire.post(
-                    path_of(body),
+                    CHAT if "messages" in body else TEXT,
                     orjson.dumps(body),
                     {"X-Request-Id": sent.request, **headers},
                 )

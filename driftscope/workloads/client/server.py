@@ -26,10 +26,9 @@ import orjson
 from pydantic import BaseModel, Field, ValidationError
 from yarl import URL
 
-from driftscope.boundary.bounds import MAX_LABEL_CHARS, MAX_METRICS_BYTES, MAX_TOKENS
+from driftscope.boundary.bounds import MAX_LABEL_CHARS, MAX_METRICS_BYTES, MAX_TOKENS, first_fault
 from driftscope.boundary.http_peer import (
     OK,
-    BadUrlError,
     Limits,
     PeerAnswer,
     ServerUrl,
@@ -39,7 +38,7 @@ from driftscope.boundary.http_peer import (
 from driftscope.boundary.text import key_from, redacted, shown
 from driftscope.errors import DriftscopeError, PeerError, UsageError
 from driftscope.version import __version__
-from driftscope.workloads.client.answer import first_fault, words_of
+from driftscope.workloads.client.answer import words_of
 from driftscope.workloads.suites.prompts import Facts
 
 API_KEY = "OPENAI_API_KEY"
@@ -86,13 +85,13 @@ class Access:
         """Return the access to `url`; raise UsageError for a URL or a key that cannot be used."""
         try:
             server_url = ServerUrl.parsed(url if "//" in url else f"http://{url}")
-        except BadUrlError as error:
+            URL(server_url.plain)  # the client refuses some hosts, such as one that is too long
+        except ValueError as error:
             raise UsageError(
-                f"{public(url)}: not a server's URL ({error}); give one such as "
-                "http://127.0.0.1:8000"
+                f"{public(url)[:_SHOWN]}: not a server's URL ({str(error)[:_SHOWN]}); give one "
+                "such as http://127.0.0.1:8000"
             ) from error
         scheme, netloc, path, *_ = urlsplit(server_url.plain)
-        _check_host(url, server_url.plain)
         named = api_key_env or (API_KEY if os.environ.get(API_KEY) else None)
         key = None if named is None else key_from(named, os.environ)
         return cls(
@@ -126,17 +125,6 @@ class Access:
     def printable(self, text: str) -> str:
         """Return the part of a server's `text` that may be printed."""
         return shown(self.recorded(text))
-
-
-def _check_host(url: str, plain: str) -> None:
-    """Raise UsageError for a host name that the client refuses, such as one that is too long."""
-    try:
-        URL(plain)
-    except ValueError as error:
-        raise UsageError(
-            f"{public(url)[:_SHOWN]}: not a server's URL ({str(error)[:_SHOWN]}); give one such as "
-            "http://127.0.0.1:8000"
-        ) from error
 
 
 @functools.cache
@@ -197,20 +185,23 @@ class Lookup:
     """Asks one server, with the headers that requests to it have.
 
     ==============================  ==========================================================
-    `await text("/metrics")`         the body of a GET below the server's root
+    `await metrics()`                the page of metrics, "" without one
     `await value(Kind, "/version")`  the same as JSON of a pydantic model
     `await value(Kind, path, body)`  the same by POST
     ==============================  ==========================================================
 
-    All raise PeerError, whose words hold no key.
+    `value` raises PeerError, whose words hold no key.
     """
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    async def text(self, path: str) -> str:
-        """Return the body of an answer of status 200."""
-        return (await self._ask(path, None, LIMITS)).text()
+    async def metrics(self) -> str:
+        """Return the server's page of metrics; "" if it has none."""
+        try:
+            return (await self._ask("/metrics", None, LIMITS)).text()
+        except PeerError:
+            return ""
 
     async def value(
         self,
@@ -278,7 +269,7 @@ async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
         raise UsageError(f"{access.base}: the server names no model; give --model")
     chosen = model or served[0].id
     entry = next((entry for entry in served if entry.id == chosen), None)
-    metrics = await _metrics(lookup)
+    metrics = await lookup.metrics()
     return Facts(
         url=access.base,
         model=chosen,
@@ -309,13 +300,6 @@ async def _sglang_speculates(lookup: Lookup) -> bool | None:
         return (await lookup.value(_Launched, "/server_info")).speculative_algorithm is not None
     except PeerError:
         return None
-
-
-async def _metrics(lookup: Lookup) -> str:
-    try:
-        return await lookup.text("/metrics")
-    except PeerError:
-        return ""
 
 
 def _kv_tokens(metrics: str) -> int | None:

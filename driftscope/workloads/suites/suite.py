@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from driftscope.boundary.bounds import first_fault
 from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import DriftscopeError, UsageError
 from driftscope.workloads.suites.filler_text import document
@@ -186,7 +187,7 @@ def parse_suite(
     except yaml.YAMLError as error:
         raise UsageError(f"{where}: not YAML ({' '.join(str(error).split())})") from error
     except ValidationError as error:
-        raise UsageError(f"{where}: {_first(error)}") from error
+        raise UsageError(f"{where}: {first_fault(error)}") from error
     except RecursionError as error:
         raise UsageError(f"{where}: nested too deeply") from error
     except ValueError as error:
@@ -223,10 +224,4 @@ def _transform(step: Mapping[str, Mapping[str, Any]], where: str) -> Transform:
     try:
         return TRANSFORMS[name].model_validate(fields)
     except ValidationError as error:
-        raise ValueError(f"{where}.{name}: {_first(error)}") from error
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors()[0]
-    place = ".".join(str(part) for part in detail["loc"])
-    return f"{place}: {detail['msg']}" if place else str(detail["msg"])
+        raise ValueError(f"{where}.{name}: {first_fault(error)}") from error

@@ -28,7 +28,7 @@ from driftscope.trace.status import Status
 from driftscope.trace.texts import TEXTS
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.answer import Answer, Counts
-from driftscope.workloads.client.recording import text_of, unsent_row
+from driftscope.workloads.client.recording import row_of, text_of
 from driftscope.workloads.client.replay import (
     UNWRITTEN,
     Done,
@@ -243,10 +243,10 @@ def test_only_an_answer_begun_since_shows_a_server_alive(late: str | None, fired
             ten.set()
         if shot.order == 0 and late:
             await ten.wait()
-            return dataclasses.replace(unsent_row(shot, "x", {}), ended=late)
+            return dataclasses.replace(row_of(shot, Sent(request="x"), {}), ended=late)
         answered = late is None and shot.order % 10 == 0
         ended = Ended.ANSWERED if answered else Ended.UNREACHED
-        return dataclasses.replace(unsent_row(shot, "x", {}), ended=ended)
+        return dataclasses.replace(row_of(shot, Sent(request="x"), {}), ended=ended)
 
     load = Load(fire)
     asyncio.run(load.run(shots))
