@@ -18,7 +18,8 @@ from support.command import Driftscope
 from support.standin_engine import write_engine
 from support.stub_server import stub_server
 
-from driftscope.cli.pays import _again, contenders_of, draft_tokens, key_variable
+from driftscope.cli.options import numbers
+from driftscope.cli.pays import _again, contenders_of, key_variable
 from driftscope.errors import UsageError
 from driftscope_lab.trio import trio_path
 
@@ -171,10 +172,10 @@ def test_arguments_with_a_secret_are_not_written_down(option: str) -> None:
     assert _again(context) == []
 
 
-@pytest.mark.parametrize("text", ["0", "x", "2,", "-1"])
+@pytest.mark.parametrize("text", ["0", "x", "2.5", "-1", "inf", "nan"])
 def test_draft_tokens_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="whole numbers"):
-        draft_tokens(text)
+        numbers(text, "-k", whole=True)
 
 
 def test_a_server_gets_its_key_and_the_cache_but_no_setting_of_a_probe(
