@@ -195,11 +195,11 @@ def _ask(
 
     done = []
     with talk.watched(quiet=quiet) as watcher:
-        for result in ask_in_turn(contenders, order, folder, rounds=rounds, watcher=watcher):
-            done.append(result.done)
-            talk.say_lost(result.done)
+        for label, asked in ask_in_turn(contenders, order, folder, rounds=rounds, watcher=watcher):
+            done.append(asked)
+            talk.say_lost(asked)
             if not quiet:
-                talk.say(f"{result.label}: {talk.counted(result.done)}")
+                talk.say(f"{label}: {talk.counted(asked)}")
     for replayed in done:
         require_answers(replayed)
     named = recorded_in(folder)

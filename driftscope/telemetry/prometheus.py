@@ -46,9 +46,7 @@ from driftscope.telemetry.instruments import (
 from driftscope.vocabulary import EngineName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from opentelemetry.sdk.resources import Resource
+    from driftscope.telemetry.down import Identity
 
 STOP_S = 5.0
 """Longest time to wait for the endpoint to stop answering, in seconds."""
@@ -69,24 +67,13 @@ _REPLICAS = ("pod", "instance", "ReplicaId", "engine", "dp_rank")
 """Labels by which replicas are named where others tell them apart as well."""
 
 
-class Identified(Protocol):
-    """Identity of an engine."""
-
-    @property
-    def attributes(self) -> Mapping[str, str]:
-        """Attributes that every series of the engine has."""
-
-    def resource(self) -> Resource:
-        """Return the OpenTelemetry resource."""
-
-
 class Source(Protocol):
     """Source of the figures for a scrape."""
 
     def snapshot(self) -> dict[Key, Point]:
         """Return every figure with its current value."""
 
-    def identity(self) -> Identified | None:
+    def identity(self) -> Identity | None:
         """Return the identity of the engine; None until it is known."""
 
 
@@ -342,7 +329,7 @@ def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[Any, ...]]:
             yield le, total, None
 
 
-def _target_info(identity: Identified) -> Iterator[Any]:
+def _target_info(identity: Identity) -> Iterator[Any]:
     """Yield the engine's identity, following OpenTelemetry's translation to Prometheus."""
     from prometheus_client.core import InfoMetricFamily
 

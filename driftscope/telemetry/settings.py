@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from driftscope.boundary.http_peer import BadUrlError, ServerUrl, public
 from driftscope.errors import TelemetryError
-
-if TYPE_CHECKING:
-    pass
 
 OTLP = "DRIFTSCOPE_OTLP"
 """Send metrics and spans to this OpenTelemetry collector, such as `http://localhost:4318`; `OTEL_*`

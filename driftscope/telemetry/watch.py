@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist, median, median_high, median_low
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
@@ -167,27 +167,10 @@ class _Figures:
         return [point for point, own in points if by.items() <= own.items()]
 
 
-class Followed(Protocol):
-    """An engine that is polled."""
-
-    def look(self) -> dict[Key, Point]:
-        """Return the current figures; raises DriftscopeError."""
-
-    @property
-    def over(self) -> bool:
-        """Whether no further figures can come."""
-
-    @property
-    def budget(self) -> float | None:
-        """Share of the time per token that the probe may use; None: not governed, or not known."""
-
-    @property
-    def page(self) -> EnginePage | None:
-        """The engine's own metrics; None if driftscope's are followed."""
-
-
 class FollowedRun:
-    """A run directory; each call of `look` reads the rows written since the previous one.
+    """A run directory; each call of `look` reads the rows written since the previous one. `over`:
+    whether no further figures can come; `budget`: share of the time per token that the probe may
+    use, None if it is not governed, or not known; `page`: None, see FollowedEndpoint.
 
     Raises NotATraceError and its siblings where there is no run.
     """
@@ -245,10 +228,12 @@ class FollowedEndpoint:
 
     It shows driftscope's metrics, or the engine's own if the page has no others, if there are
     several pages, or if `own` asks for them. User and password in a URL are sent in its
-    Authorization header and are never shown.
+    Authorization header and are never shown. `page`: the engine's own metrics, None if driftscope's
+    are followed.
     """
 
-    over, budget = False, None
+    over: bool = False
+    budget: float | None = None
 
     def __init__(self, *urls: str, own: Sequence[EngineName] = ()) -> None:
         bases = (url.rstrip("/") for url in urls)
@@ -306,6 +291,9 @@ def _read(url: str, action: Callable[[], T]) -> T:
     except (PeerError, BadPageError) as error:
         why = error.why if isinstance(error, PeerError) else shown(str(error))
         raise TelemetryError(f"{public(url)}: no metrics there ({why})") from error
+
+
+Followed = FollowedRun | FollowedEndpoint
 
 
 def view(now: Snapshot, before: Snapshot | None = None) -> View:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import (
@@ -35,9 +35,6 @@ from driftscope.trace.status import read_faults
 from driftscope.version import __version__
 from driftscope.vocabulary import MANIFEST as MANIFEST
 from driftscope.vocabulary import SINK_DEFAULT, SINK_FOUND, SINK_SOUGHT, Strategy
-
-if TYPE_CHECKING:
-    pass
 
 BY_DEPTH = "depth"
 """`Manifest.query_kind` of an autoregressive chain."""

@@ -70,7 +70,6 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "drafted": (0, MAX_K),
     "verified": (0, MAX_K),
     "accepted": (0, MAX_K),
-    **dict.fromkeys(("known", "agreed", "served_agreed"), (0, MAX_K)),
     "layers": (0, MAX_LAYERS),
     "heads": (0, MAX_HEADS),
     "replica": (0, MAX_RANKS),

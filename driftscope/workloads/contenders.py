@@ -33,17 +33,6 @@ READY_S = 900.0
 disk and compiled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """Result of one replay against one server."""
-
-    label: str
-    server: Path | None
-    """Run directory of the server; None if it records none, or not here."""
-    client: Path
-    done: Done
-
-
 def ask_in_turn(
     contenders: Sequence[Contender | Running],
     order: Order,
@@ -51,8 +40,9 @@ def ask_in_turn(
     *,
     rounds: int = 1,
     watcher: Watcher | None = None,
-) -> Iterator[Result]:
-    """Replay `order` to each server, in `rounds`, and yield each result when its replay ends.
+) -> Iterator[tuple[str, Done]]:
+    """Replay `order` to each server, in `rounds`, and yield its label and what was done when a
+    replay ends.
 
     A contender is started for each of its replays and stopped after it. Every second round goes the
     other way round, so that what changes with time affects all of them alike. Stops after a replay
@@ -69,13 +59,7 @@ def ask_in_turn(
                 note = _note(order, contender, server)
                 asked = replace(order, url=server.url, run=place / "client", note=note)
                 done = replay(asked, watcher)
-            recorded = server.trace is not None and (server.trace / MANIFEST).is_file()
-            yield Result(
-                label=contender.label,
-                server=server.trace if recorded else None,
-                client=done.run,
-                done=done,
-            )
+            yield contender.label, done
             if done.stopped:
                 return
 
@@ -175,8 +159,6 @@ class Running:
 
     label: str
     url: str
-    trace: Path | None = None
-    """Run directory of a server that was started here."""
     start: float = 0.0
     """Time of its start, in seconds since the Unix epoch; 0 if it was running already."""
     start_s: float = 0.0
@@ -211,7 +193,6 @@ def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[R
             yield Running(
                 label=contender.label,
                 url=url,
-                trace=trace,
                 start=started,
                 start_s=time.monotonic() - begun,
             )

@@ -72,8 +72,8 @@ def _recorded(drafter: Path, place: Path, prompts: int | None) -> Path:
                 "DRIFTSCOPE_SINK_TOKENS": SINK,
             },
         )
-        (result,) = ask_in_turn([server], order, place.parent)
-        if not result.done.whole:
-            raise DriftscopeError(f"{result.client}: not every request was answered")
+        ((_, done),) = ask_in_turn([server], order, place.parent)
+        if not done.whole:
+            raise DriftscopeError(f"{done.run}: not every request was answered")
         whole.touch()
     return place / SERVER_FOLDER
