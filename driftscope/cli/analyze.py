@@ -64,7 +64,7 @@ def analyze(
     Several runs are shown side by side in one report.
     """
     from driftscope.analysis.query.row_filters import Filter
-    from driftscope.cli.run_reports import ReportFiles, labels_of, write_reports
+    from driftscope.cli.run_reports import labels_of, write_reports
     from driftscope.pipeline import Inputs
 
     write_reports(
@@ -77,8 +77,8 @@ def analyze(
             engine=options.maker_of(engine),
             cluster=cluster,
         ),
-        ReportFiles(
-            path=output or DEFAULT[form], format=form, json_path=STDOUT if as_json else None
-        ),
+        output or DEFAULT[form],
+        form,
+        json_path=STDOUT if as_json else None,
         quiet=quiet,
     )

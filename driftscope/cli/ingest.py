@@ -78,9 +78,9 @@ def ingest(
         from driftscope.analysis.number_words import count
         from driftscope.ingest.run_directory import write_run
 
-        written = write_run(output, *found[0])
-        held = [f"{written.requests:,} requests"] if written.requests else []
-        held += [f"sums of {count(written.sums, 'part')}"] if written.sums else []
+        requests, sums = write_run(output, *found[0])
+        held = [f"{requests:,} requests"] if requests else []
+        held += [f"sums of {count(sums, 'part')}"] if sums else []
         name = shown(shlex.quote(str(output)))
         sys.stderr.write(f"written: {name}, {', '.join(held)}\nnext: driftscope analyze {name}\n")
     if as_json:

@@ -185,7 +185,7 @@ def _ask(
     quiet: bool,
 ) -> int:
     """Ask the servers in turn, write the report, print the answer, and return the exit code."""
-    from driftscope.cli.run_reports import ReportFiles, write_reports
+    from driftscope.cli.run_reports import write_reports
     from driftscope.cli.screens import replay as talk
     from driftscope.cli.screens.pays import exit_code, say_answer
     from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED
@@ -205,7 +205,8 @@ def _ask(
     named = recorded_in(folder)
     analysis = write_reports(
         Inputs(sources=[path for path, _ in named], labels=[label for _, label in named]),
-        ReportFiles(path=folder / "report.html", json_path=folder / "report.json"),
+        folder / "report.html",
+        json_path=folder / "report.json",
         quiet=True,
     )
     if as_json:

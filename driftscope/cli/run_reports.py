@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -154,18 +153,6 @@ _NEXT = {
 """Next step with a report, by its format."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportFiles:
-    """Place and format of a report to write."""
-
-    path: Path
-    """File of the report."""
-    format: Format = Format.HTML
-    json_path: Path | None = None
-    """File of the figures as JSON, in addition to the report; STDOUT prints them, and the table
-    then goes to stderr."""
-
-
 def _text(analysis: Analysis, form: Format, command: str) -> str:
     if form is Format.JSON:
         return to_json(analysis)
@@ -179,33 +166,41 @@ def _text(analysis: Analysis, form: Format, command: str) -> str:
     return to_html(analysis, command=command)
 
 
-def write_reports(inputs: Inputs, files: ReportFiles, *, quiet: bool = False) -> Analysis:
-    """Analyse the runs, write the report's files, print its table unless `quiet`, and return
-    the analysis.
+def write_reports(
+    inputs: Inputs,
+    path: Path,
+    form: Format = Format.HTML,
+    *,
+    json_path: Path | None = None,
+    quiet: bool = False,
+) -> Analysis:
+    """Analyse the runs, write the report to `path`, print its table unless `quiet`, and return
+    the analysis. `json_path`: file of the figures as JSON, in addition to the report; STDOUT prints
+    them, and the table then goes to stderr.
 
     Raises DriftscopeError for runs that cannot be used, and OSError for files that cannot be
     written.
     """
-    if files.json_path == files.path:
+    if json_path == path:
         raise UsageError("--json and --output - both print to stdout; give the report a file")
-    check_folder(files.path)
+    check_folder(path)
     analysis = analyze(inputs, partial(steps, what="analysing", quiet=quiet))
-    named = [path for path in (files.path, files.json_path) if path is not None]
-    existing = frozenset(path for path in named if path.is_file())
-    write_text(files.path, _text(analysis, files.format, command_line(inputs, files.path)))
-    written = [files.path]
-    prints_json = files.json_path == STDOUT
+    named = [file for file in (path, json_path) if file is not None]
+    existing = frozenset(file for file in named if file.is_file())
+    write_text(path, _text(analysis, form, command_line(inputs, path)))
+    written = [path]
+    prints_json = json_path == STDOUT
     if prints_json:
         typer.echo(to_json(analysis), nl=False)
-    elif files.json_path is not None:
-        write_text(files.json_path, to_json(analysis))
-        written.append(files.json_path)
+    elif json_path is not None:
+        write_text(json_path, to_json(analysis))
+        written.append(json_path)
     if not quiet:
-        show_table(analysis, stderr=prints_json or files.path == STDOUT)
+        show_table(analysis, stderr=prints_json or path == STDOUT)
         say_where(
             analysis,
-            [path for path in written if path != STDOUT],
+            [file for file in written if file != STDOUT],
             replaced=existing,
-            form=files.format,
+            form=form,
         )
     return analysis

@@ -126,7 +126,7 @@ def prune(
 
     from driftscope.analysis.query.row_filters import span_s
     from driftscope.errors import UsageError
-    from driftscope.trace.runs import Bounds, beyond, refusal
+    from driftscope.trace.runs import beyond, refusal
 
     if older_than is None and max_total is None:
         raise UsageError("no bound: give --older-than TIME, --max-total SIZE, or both")
@@ -139,9 +139,8 @@ def prune(
         if match is None or len(match[1]) > _DIGITS:
             raise UsageError(f"--max-total {max_total!r}: give a size such as 500MB or 20GB")
         total = int(float(match[1]) * _UNITS[match[2].lower()])
-    bounds = Bounds(older_s=older_s, total_octets=total, keep=keep)
     entries = _entries(folders)
-    chosen = beyond(entries, bounds, time.time())
+    chosen = beyond(entries, time.time(), older_s=older_s, total_octets=total, keep=keep)
     left = {entry.path: words for entry in chosen if (words := refusal(entry.path))}
     if not chosen and not as_json:
         words = f"{_summed(entries)}, none closed and beyond it" if entries else "no runs here"

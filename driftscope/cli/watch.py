@@ -61,8 +61,7 @@ def watch(
 
     Ends when the run ends, or with Ctrl-C.
     """
-    from driftscope.cli.screens.watch import Options, run
+    from driftscope.cli.screens.watch import run
 
     own = (engine,) if engine else tuple(EngineName) if scrape else ()
-    options = Options(interval_s=interval, window_s=window, once=once, as_json=as_json, own=own)
-    run(targets, options)
+    run(targets, interval_s=interval, window_s=window, once=once, as_json=as_json, own=own)

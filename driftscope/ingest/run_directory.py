@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,9 @@ NO_ROWS = (
 _SOURCE, _OPTIONS = f"{CLIENT}-ingest", WriterOptions(queue_items=QUEUE_ROWS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """Contents of a run that was written."""
-
-    requests: int
-    sums: int
-    """Parts of the file that the run holds as sums."""
-
-
-def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -> Written:
+def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -> tuple[int, int]:
     """Write the requests of a file as a run; a part without rounds of single requests is written as
-    its sums.
+    its sums. Return the number of requests, and of such parts.
 
     Raises TraceError if `run` already holds a run or cannot be written, and UsageError for figures
     that a run cannot hold.
@@ -66,7 +57,7 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
         writer.put(row)
         requests += 1
     writer.close()
-    return Written(requests=requests, sums=len(sums))
+    return requests, len(sums)
 
 
 MOST_ROUNDS = 1 << 22

@@ -10,7 +10,7 @@ reached its size limit on disk.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,16 +90,6 @@ class BatchCounter:
         """Count the rows of one batch; raise BadRowError for a value that no engine writes."""
         if (count := _TAKES.get(record)) is not None and batch.num_rows:
             count(self, batch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """The figures of one process."""
-
-    source: str
-    points: Snapshot
-    chains: tuple[NotableChain, ...] = ()
-    """The latest chains that drifted hard."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -375,26 +365,23 @@ def role_of(source: str) -> str:
     return source.rpartition("-")[0] or source
 
 
-def publish(run: Path, shared: Shared) -> None:
-    """Replace the file of this source atomically by rename; raises OSError."""
-    path = run / f"{_PREFIX}{shared.source}.json"
-    content = {
-        "points": to_rows(shared.points),
-        "chains": [asdict(chain) for chain in shared.chains],
-    }
+def publish(run: Path, source: str, points: Snapshot, chains: Iterable[NotableChain]) -> None:
+    """Replace the file of the figures of one process, and of the latest chains that drifted hard,
+    atomically by rename; raises OSError."""
+    content = {"points": to_rows(points), "chains": [asdict(chain) for chain in chains]}
+    path = run / f"{_PREFIX}{source}.json"
     write_file(path, strict_json.dumps(content).encode(), mode=PRIVATE_FILE, durable=False)
 
 
-def workers_of(run: Path, replica: int) -> Iterator[Shared]:
-    """Yield the published figures of a replica's workers. Unreadable files are skipped."""
+def workers_of(run: Path, replica: int) -> Iterator[tuple[Snapshot, tuple[NotableChain, ...]]]:
+    """Yield what a replica's workers published. Unreadable files are skipped."""
     for path in sorted(run.glob(f"{_PREFIX}worker*.json")):
-        source = path.stem.removeprefix(_PREFIX)
-        if (place_of(source).replica or 0) != replica:
+        if (place_of(path.stem.removeprefix(_PREFIX)).replica or 0) != replica:
             continue
         try:
             raw = read_json(path, follow=False)
             chains = tuple(NotableChain(**chain) for chain in raw["chains"])
-            yield Shared(source=source, points=from_rows(raw["points"]), chains=chains)
+            yield from_rows(raw["points"]), chains
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
 

@@ -24,7 +24,6 @@ from driftscope.telemetry.count import (
     BatchCounter,
     Finished,
     RequestLog,
-    Shared,
     publish,
     record_status,
     workers_of,
@@ -139,9 +138,7 @@ class WorkerTelemetry:
         for record, batch in together(waiting):
             self._counter.take(record, batch)
         record_status(self._tally, self._status())
-        points = self._tally.snapshot()
-        chains = tuple(self._counter.notable)
-        publish(self._run, Shared(source=self._source, points=points, chains=chains))
+        publish(self._run, self._source, self._tally.snapshot(), self._counter.notable)
 
 
 class EngineTelemetry:
@@ -218,7 +215,7 @@ class EngineTelemetry:
             self._health.set(i.BEHIND, self._metrics.behind_s(), signal=METRICS)
         if self._span_exporter:
             self._health.set(i.BEHIND, self._traces.behind_s(), signal=TRACES)
-        shared = [worker.points for worker in workers_of(self._run, self._replica)]
+        shared = [points for points, _ in workers_of(self._run, self._replica)]
         whole = merged([self._tally.snapshot(), *shared, self._health.snapshot()])
         for key, exemplar in list(self._spans.exemplars.items()):
             if key in whole and self._settings.exemplars:
@@ -266,8 +263,8 @@ class EngineTelemetry:
             if (identity := self.identity()) is None:
                 return
             if self._span_exporter:
-                for worker in workers_of(self._run, self._replica):
-                    self._spans.note(worker.chains)
+                for _, chains in workers_of(self._run, self._replica):
+                    self._spans.note(chains)
                 until_s = time.monotonic() - (0.0 if everything else SETTLE_S)
                 while self._waiting and self._waiting[0][0] <= until_s:
                     self._spans.add(self._waiting.popleft()[1])

@@ -369,30 +369,25 @@ _RECORDER = re.compile(r"(?:worker|engine|reference|client)[\w.]*-[\w.-]+")
 """Names of the sources that recorders have, in a run that has lost their statuses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Which runs to remove; a run is removed if it is beyond one of the bounds."""
-
-    older_s: float | None = None
-    """Age in seconds, counted from the beginning of a run, beyond which it is removed."""
-    total_octets: int | None = None
-    """Size in bytes that all runs together may keep; the oldest are removed first."""
-    keep: int = 0
-    """Number of newest runs that are never removed."""
-
-
-def beyond(entries: Sequence[RunEntry], bounds: Bounds, now_s: float) -> tuple[RunEntry, ...]:
-    """Return those of `entries`, newest first, that are beyond the bounds.
+def beyond(
+    entries: Sequence[RunEntry],
+    now_s: float,
+    *,
+    older_s: float | None = None,
+    total_octets: int | None = None,
+    keep: int = 0,
+) -> tuple[RunEntry, ...]:
+    """Return those of `entries`, newest first, that began more than `older_s` ago or, the oldest
+    first, exceed `total_octets` bytes together; the `keep` newest are never among them.
 
     A run that is being written, that was not closed or that cannot be read is never among them, but
     its size counts.
     """
     chosen, kept_octets = [], 0
     for at, entry in enumerate(entries):
-        old = bounds.older_s is not None and now_s - entry.created_s > bounds.older_s
-        total = bounds.total_octets
-        large = total is not None and kept_octets + entry.octets > total
-        if at >= bounds.keep and entry.state in RunState.REMOVABLE and (old or large):
+        old = older_s is not None and now_s - entry.created_s > older_s
+        large = total_octets is not None and kept_octets + entry.octets > total_octets
+        if at >= keep and entry.state in RunState.REMOVABLE and (old or large):
             chosen.append(entry)
         else:
             kept_octets += entry.octets

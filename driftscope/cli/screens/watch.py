@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -302,26 +302,23 @@ def _ms(seconds: float | None) -> str:
     return _ABSENT if seconds is None else f"{seconds * 1000:.1f} ms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Options of the command."""
-
-    interval_s: float
-    window_s: float
-    once: bool
-    as_json: bool
-    own: tuple[EngineName, ...] = ()
-    """Engines whose own metrics are read; (): driftscope's, or an engine's where there are none."""
-
-
-def run(targets: Sequence[str], options: Options) -> None:
+def run(
+    targets: Sequence[str],
+    *,
+    interval_s: float,
+    window_s: float,
+    once: bool,
+    as_json: bool,
+    own: Sequence[EngineName] = (),
+) -> None:
     """Show a run, or the pages of servers, until the run ends or the user stops; raises
-    DriftscopeError."""
-    followed = follow(targets, options.own)
+    DriftscopeError. `own`: the engines whose own metrics are read; (): driftscope's, or an engine's
+    where there are none."""
+    followed = follow(targets, own)
     target = targets[0] if len(targets) == 1 else f"{len(targets)} servers"
-    views = _views(followed, options)
+    views = _views(followed, interval_s, window_s, once=once)
     with contextlib.suppress(KeyboardInterrupt):
-        if options.as_json:
+        if as_json:
             for shown, _, over, replicas in views:
                 listed = [
                     {"replica": name, "rounds": own.rounds, "length": own.length}
@@ -342,7 +339,7 @@ def run(targets: Sequence[str], options: Options) -> None:
                 )
             return screen(target, shown, span=span, state=state, budget=followed.budget)
 
-        if options.once or not console.is_terminal:
+        if once or not console.is_terminal:
             for look in views:
                 console.print(show(look))
             return
@@ -383,20 +380,20 @@ def _views_of_look(
     return shown(whole, page, _WHOLE), dict(worst_first)
 
 
-def _views(followed: Followed, options: Options) -> Iterator[Look]:
+def _views(followed: Followed, interval_s: float, window_s: float, *, once: bool) -> Iterator[Look]:
     """Yield a view per interval; if the run is over, or `once` is set, yield one view of everything
     since its start."""
     past: deque[tuple[float, dict[str, Snapshot]]] = deque()
     while True:
         whole, now = followed.look(), time.monotonic()
         page = followed.page
-        if followed.over or options.once or not options.window_s:
+        if followed.over or once or not window_s:
             found, replicas = _views_of_look(whole, page, {})
             yield found, "since the start", followed.over, replicas
-            if followed.over or options.once:
+            if followed.over or once:
                 return
         else:
-            while past and now - past[0][0] > options.window_s:
+            while past and now - past[0][0] > window_s:
                 past.popleft()
             before_s, before = past[0] if past else (now, {})
             parts = page.replicas if page else {}
@@ -405,4 +402,4 @@ def _views(followed: Followed, options: Options) -> Iterator[Look]:
             words = f"last {now - before_s:.0f} s" if before else "since the start"
             found, replicas = _views_of_look(whole, page, before)
             yield found, words, False, replicas
-        time.sleep(options.interval_s)
+        time.sleep(interval_s)

@@ -121,7 +121,7 @@ class Suite:
         for name, transforms in self.conditions.items():
             try:
                 made[name] = [
-                    _changed(prompt, transforms, facts, f"{seed} {name} {prompt.key}")
+                    changed(prompt, transforms, facts, f"{seed} {name} {prompt.key}")
                     for prompt in originals
                 ]
             except NotApplicableError as error:
@@ -129,12 +129,16 @@ class Suite:
         return Made(conditions=made, notes=tuple(notes))
 
 
-def _changed(prompt: Prompt, transforms: Sequence[Transform], facts: Facts, seed: str) -> Prompt:
-    # Always copy, so that prompts of two conditions are distinct objects.
-    changed = replace(prompt)
+def changed(prompt: Prompt, transforms: Sequence[Transform], facts: Facts, seed: str) -> Prompt:
+    """Return the prompt after all transforms; raises NotApplicableError."""
+    prompt = replace(prompt)  # always: prompts of two conditions are distinct objects
     for number, transform in enumerate(transforms):
-        changed = transform.apply(changed, random.Random(f"{seed} {number}"), facts)
-    return changed
+        if prompt.is_text and not transform.of_text:
+            raise NotApplicableError(
+                f"{transform.name} changes conversations, and {prompt.key} is plain text"
+            )
+        prompt = transform.apply(prompt, random.Random(f"{seed} {number}"), facts)
+    return prompt
 
 
 def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[Level]:

@@ -44,16 +44,12 @@ class Transform(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: ClassVar[str]
+    of_text: ClassVar[bool] = False
+    """Whether it also changes prompts of plain text, which have no messages."""
 
     @abstractmethod
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
         """Return a changed copy; raises NotApplicableError."""
-
-
-def need_messages(prompt: Prompt, name: str) -> None:
-    """Raise NotApplicableError for a prompt of plain text."""
-    if prompt.is_text:
-        raise NotApplicableError(f"{name} changes conversations, and {prompt.key} is plain text")
 
 
 def need_room(tokens: int, facts: Facts, what: str) -> None:
@@ -63,55 +59,35 @@ def need_room(tokens: int, facts: Facts, what: str) -> None:
         raise NotApplicableError(f"{tokens} tokens of {what} do not fit the server's {longest}")
 
 
-_NAMES = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
-
-
-def _plain(messages: Sequence[Message]) -> str:
-    turns = [f"{_NAMES.get(m['role'], m['role'])}: {_content(m)}" for m in messages]
-    return "\n\n".join([*turns, "Assistant:"])
-
-
-def _nothing(messages: Sequence[Message]) -> str:
-    return "\n\n".join(_content(m) for m in messages)
-
-
-def _chatml(messages: Sequence[Message]) -> str:
-    turns = "".join(f"<|im_start|>{m['role']}\n{_content(m)}<|im_end|>\n" for m in messages)
-    return f"{turns}<|im_start|>assistant\n"
-
-
-def _llama3(messages: Sequence[Message]) -> str:
-    turns = "".join(f"{_header(m['role'])}{_content(m)}<|eot_id|>" for m in messages)
-    return f"{turns}{_header('assistant')}"
-
-
-def _header(role: str) -> str:
-    return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
-
-
-def _instruction(messages: Sequence[Message]) -> str:
-    turns = "".join(
-        f"### {'Response' if m['role'] == 'assistant' else 'Instruction'}:\n{_content(m)}\n\n"
-        for m in messages
-    )
-    return f"{turns}### Response:\n"
-
-
-WRITTEN: Mapping[str, Callable[[Sequence[Message]], str]] = {
-    "roles": _plain,
-    "none": _nothing,
-    "chatml": _chatml,
-    "llama3": _llama3,
-    "instruction": _instruction,
+TEMPLATES: Mapping[str, tuple[str, str, str]] = {
+    "roles": ("{name}: {content}", "\n\n", "\n\nAssistant:"),
+    "none": ("{content}", "\n\n", ""),
+    "chatml": ("<|im_start|>{role}\n{content}<|im_end|>\n", "", "<|im_start|>assistant\n"),
+    "llama3": (
+        "<|start_header_id|>{role}<|end_header_id|>\n\n{content}<|eot_id|>",
+        "",
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    "instruction": ("### {part}:\n{content}\n\n", "", "### Response:\n"),
 }
-"""Writers by template name: role names in plain text, no template at all, or another model's
-template."""
+"""Form of a turn, what stands between two, and the end: role names in plain text, no template at
+all, or another model's template."""
 
 
 def written(template: str, messages: Sequence[Message]) -> str:
     """Return `messages` as text, up to where the answer begins; KeyError for an unknown
     template."""
-    return WRITTEN[template](messages)
+    turn, between, end = TEMPLATES[template]
+    turns = (
+        turn.format(
+            role=message["role"],
+            name=str(message["role"]).capitalize(),
+            part="Response" if message["role"] == "assistant" else "Instruction",
+            content=_content(message),
+        )
+        for message in messages
+    )
+    return between.join(turns) + end
 
 
 def _content(message: Message) -> str:
@@ -137,7 +113,6 @@ class Template(Transform):
     bos: bool = True
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        need_messages(prompt, self.name)
         return replace(prompt, raw=Raw(template=self.template, bos=self.bos))
 
 
@@ -149,7 +124,6 @@ class Whitespace(Transform):
     lines: int = 2
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        need_messages(prompt, self.name)
         before, after = "\n" * self.lines, " " * self.spaces + "\n" * self.lines
         return prompt.with_messages(
             [_with(m, f"{before}{m['content']}{after}") for m in prompt.messages]
@@ -162,7 +136,6 @@ class Reworded(Transform):
     name: ClassVar[str] = "reworded"
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        need_messages(prompt, self.name)
         before, after = source.choice(WORDS["frames"])
         *others, last = prompt.messages
         return prompt.with_messages([*others, _with(last, f"{before}{last['content']}{after}")])
@@ -179,7 +152,6 @@ class MixedLanguages(Transform):
     sentences: int = 4
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        need_messages(prompt, self.name)
         chosen = [source.choice(WORDS["foreign"]) for _ in range(self.sentences)]
         half = len(chosen) // 2
         *others, last = prompt.messages
@@ -191,6 +163,7 @@ class Sampling(Transform):
     """Change the sampling: `temperature`, `top_p`, and a separate `seed` for each prompt."""
 
     name: ClassVar[str] = "sampling"
+    of_text: ClassVar[bool] = True
     temperature: float
     top_p: float = 1.0
 
@@ -213,7 +186,6 @@ class System(Transform):
     tokens: int = 1500
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        need_messages(prompt, self.name)
         rest = [m for m in prompt.messages if m["role"] != "system"]
         if self.text == "none":
             return prompt.with_messages(rest)
@@ -233,6 +205,7 @@ class OwnCache(Transform):
     """
 
     name: ClassVar[str] = "own_cache"
+    of_text: ClassVar[bool] = True
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
         return prompt.with_options(cache_salt=f"{prompt.key}-{source.getrandbits(64):016x}")
@@ -256,7 +229,6 @@ class Filler(Transform):
     needle: float | None = Field(default=None, ge=0, le=1)
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        need_messages(prompt, self.name)
         need_room(self.tokens, facts, "filler")
         size = DOCUMENT_TOKENS if self.form == "documents" else TURN_TOKENS
         pieces = _pieces(self.tokens, size, facts.characters_per_token, source)
@@ -309,7 +281,6 @@ class Tools(Transform):
     choice: Literal["none", "auto", "required"] = "none"
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        need_messages(prompt, self.name)
         return replace(prompt, tools=TOOLS).with_options(tool_choice=self.choice)
 
 
@@ -326,7 +297,6 @@ class AgentLoop(Transform):
     inline: bool = False
 
     def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
-        need_messages(prompt, self.name)
         turns: list[Message] = []
         for step in range(self.steps):
             tool, make = _RESULTS[self.kinds[step % len(self.kinds)]]

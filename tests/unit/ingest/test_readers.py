@@ -29,7 +29,7 @@ from driftscope.errors import (
 from driftscope.ingest.base import LAST_INTERVAL, SINCE_START, THIS_RUN, Figures
 from driftscope.ingest.catalogue import READERS, ingest
 from driftscope.ingest.prometheus import SINCE_RESTART, ingest_window, two_scrapes
-from driftscope.ingest.run_directory import NO_ROWS, UNTIMED, WHOLE, Written, write_run
+from driftscope.ingest.run_directory import NO_ROWS, UNTIMED, WHOLE, write_run
 from driftscope.json_schema import schema_of
 from driftscope.pipeline import Inputs, measure
 from driftscope.trace.manifest import MANIFEST
@@ -397,7 +397,7 @@ WITH_ROUNDS = (
 def _run(name: str, folder: Path) -> tuple[Path, Figures]:
     reader, found = ingest(SAMPLES / name)
     run = folder / name
-    assert write_run(run, SAMPLES / name, reader, found) == Written(requests=6, sums=0)
+    assert write_run(run, SAMPLES / name, reader, found) == (6, 0)
     return run, found[0]
 
 
@@ -500,7 +500,7 @@ def _sums_run(name: str, folder: Path) -> tuple[Path, tuple[Figures, ...]]:
     reader, found = ingest(SAMPLES / name)
     run = folder / "run"
     written = write_run(run, SAMPLES / name, reader, found)
-    assert written == Written(requests=0, sums=len(found))
+    assert written == (0, len(found))
     return run, found
 
 

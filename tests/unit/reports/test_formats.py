@@ -25,7 +25,7 @@ from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.cli.app import app
 from driftscope.cli.options import Format
-from driftscope.cli.run_reports import ReportFiles, command_line, write_reports
+from driftscope.cli.run_reports import command_line, write_reports
 from driftscope.pipeline import Analysis, Inputs, analyze, compare
 from driftscope_reports.charts import (
     Axis,
@@ -62,7 +62,7 @@ def test_the_command_of_a_part_makes_the_same_report(
     inputs = Inputs(
         sources=[GALLERY / "server"], labels=["server"], only=Filter(where=where, since="3s")
     )
-    write_reports(inputs, ReportFiles(path=output), quiet=True)
+    write_reports(inputs, output, quiet=True)
     first = output.read_bytes()
     command = command_line(inputs, output)
     assert command in html.unescape(first.decode())
@@ -122,8 +122,7 @@ def test_an_option_is_code_to_paste_in_markdown(analysis: Analysis) -> None:
 @pytest.mark.parametrize("form", list(Format))
 def test_the_command_writes_each_format(tmp_path: Path, form: Format) -> None:
     run = write_run(tmp_path / "run", PAIR["eagle3.1"])
-    files = ReportFiles(path=tmp_path / "out", format=form)
-    write_reports(Inputs(sources=[run], labels=["run"]), files, quiet=True)
+    write_reports(Inputs(sources=[run], labels=["run"]), tmp_path / "out", form, quiet=True)
     signs = {"html": b"<!DOCTYPE", "json": b"{", "markdown": b"### "}
     assert (tmp_path / "out").read_bytes().startswith(signs[form])
 

@@ -21,7 +21,6 @@ from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import DraftRow, Row, StepRow
 from driftscope.trace.runs import (
     DEPTH,
-    Bounds,
     RunEntry,
     alive,
     beyond,
@@ -51,7 +50,7 @@ def test_rounds_are_drafts_that_were_verified(tmp_path: Path, closed: bool) -> N
     assert entry.rounds == 15, "the undrafted step is no round"
     assert entry.octets == sum(path.stat().st_size for path in (tmp_path / "run").iterdir())
     assert entry.created_s == START_S and not entry.is_replay
-    assert beyond([entry], Bounds(older_s=DAY_S), time.time()) == ((entry,) if closed else ())
+    assert beyond([entry], time.time(), older_s=DAY_S) == ((entry,) if closed else ())
 
 
 @pytest.mark.parametrize(
@@ -287,23 +286,22 @@ def _names(chosen: tuple[RunEntry, ...]) -> list[str]:
 
 def test_runs_beyond_an_age_are_chosen_but_the_newest_are_kept() -> None:
     now_s = 1e9
-    old = Bounds(older_s=2.5 * DAY_S)
-    assert _names(beyond(_entries(now_s), old, now_s)) == ["run3", "run4", "run5"]
-    assert _names(beyond(_entries(now_s), replace(old, keep=4), now_s)) == ["run5"]
+    assert _names(beyond(_entries(now_s), now_s, older_s=2.5 * DAY_S)) == ["run3", "run4", "run5"]
+    assert _names(beyond(_entries(now_s), now_s, older_s=2.5 * DAY_S, keep=4)) == ["run5"]
 
 
 def test_the_oldest_runs_beyond_a_total_size_are_chosen() -> None:
     now_s = 1e9
-    chosen = beyond(_entries(now_s), Bounds(total_octets=25 * MB), now_s)
+    chosen = beyond(_entries(now_s), now_s, total_octets=25 * MB)
     assert _names(chosen) == ["run3", "run4", "run5"]
-    assert beyond(_entries(now_s), Bounds(total_octets=50 * MB), now_s) == ()
+    assert beyond(_entries(now_s), now_s, total_octets=50 * MB) == ()
 
 
 @pytest.mark.parametrize("state", [RunState.RECORDING, RunState.NOT_CLOSED, RunState.UNREADABLE])
 def test_a_run_that_is_not_closed_is_never_chosen(state: str) -> None:
     now_s = 1e9
     entries = [replace(entry, state=state) for entry in _entries(now_s)]
-    assert beyond(entries, Bounds(older_s=0.0, total_octets=0), now_s) == ()
+    assert beyond(entries, now_s, older_s=0.0, total_octets=0) == ()
 
 
 WHOLE = Spec(

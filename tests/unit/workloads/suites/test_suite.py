@@ -16,7 +16,13 @@ import pytest
 from driftscope.errors import UsageError
 from driftscope.workloads.suites.plan import Level, plan
 from driftscope.workloads.suites.prompts import Prompt, chat, prompts_of, read_prompts, shipped_sets
-from driftscope.workloads.suites.suite import Facts, load_suite, parse_suite, shipped_suites
+from driftscope.workloads.suites.suite import (
+    Facts,
+    changed,
+    load_suite,
+    parse_suite,
+    shipped_suites,
+)
 from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, written
 from driftscope_lab.trio import load_prompts
 from driftscope_lab.trio.prompts import in_plain_text, templated
@@ -161,7 +167,7 @@ def test_an_agents_loop() -> None:
 
 def test_prompts_without_a_conversation_are_not_changed_in_silence() -> None:
     with pytest.raises(NotApplicableError, match="plain text"):
-        _apply("reworded", Prompt(key="t", text="Once upon a time"))
+        changed(Prompt(key="t", text="Once upon a time"), [TRANSFORMS["reworded"]()], FACTS, "seed")
 
 
 def _plan(seed: int) -> list[tuple[str, str]]:
