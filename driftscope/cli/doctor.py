@@ -51,7 +51,7 @@ def doctor(
     )
 
     chosen = SGLANG if engine == "sglang" else VLLM
-    server = (model, context.args) if model else None
+    server: tuple[str, Sequence[str]] | None = (model, context.args) if model else None
     if chosen is VLLM:
         server = _server(model, context.args)
     if server is not None:
