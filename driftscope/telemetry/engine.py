@@ -28,8 +28,8 @@ from driftscope.telemetry.count import (
     record_status,
     workers_of,
 )
-from driftscope.telemetry.down import Identity
 from driftscope.telemetry.instruments import (
+    Identity,
     Key,
     Point,
     Snapshot,

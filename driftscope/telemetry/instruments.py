@@ -11,11 +11,13 @@ A tally holds cumulative figures since the start of a process: a failed export l
 from __future__ import annotations
 
 import math
+import os
+import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,10 @@ from driftscope.metrics import confidence, hidden, latency
 from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH, TOKEN_RATE
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
 from driftscope.metrics.latency import BUDGETED
+from driftscope.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 DEPTH = "driftscope.depth"
@@ -69,6 +75,48 @@ _SUCCESSFUL = "Requests without an error.type only."
 Attributes = tuple[tuple[str, str], ...]
 """Sorted pairs, usable as a dictionary key."""
 Key = tuple[str, Attributes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Identity of one engine."""
+
+    model: str
+    drafter: str
+    """Label of the drafter; "" without one."""
+    engine: str
+    engine_version: str
+    replica: int = 0
+    start: str = ""
+    """Identity of the engine's start."""
+    run_id: str = ""
+    """Identity of its run; "" if nothing is recorded."""
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Attributes that every series of the engine has."""
+        return {MODEL: self.model, DRAFTER: self.drafter, PROVIDER: self.engine}
+
+    def resource(self) -> Resource:
+        """Return the OpenTelemetry resource, over which OTEL_SERVICE_NAME and
+        OTEL_RESOURCE_ATTRIBUTES take precedence. Its instance id is constant while the engine runs
+        and unique among engines."""
+        from opentelemetry.sdk.resources import Resource
+
+        attributes: dict[str, str | int] = {
+            "service.name": "driftscope",
+            "service.instance.id": f"{socket.gethostname()}/{self.run_id or self.start}"
+            f"/{self.replica}",
+            "service.version": __version__,
+            **({"driftscope.run.id": self.run_id} if self.run_id else {}),
+            "driftscope.replica": self.replica,
+            "driftscope.engine.version": self.engine_version,
+        }
+        given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        set_ = {pair.partition("=")[0].strip() for pair in given.split(",")}
+        if os.environ.get("OTEL_SERVICE_NAME"):
+            set_.add("service.name")
+        return Resource.create({name: v for name, v in attributes.items() if name not in set_})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from driftscope.boundary.bounds import (
     MAX_COUNT,
@@ -37,6 +37,7 @@ from driftscope.telemetry.instruments import (
     GAUGE,
     HISTOGRAM,
     INSTRUMENTS,
+    Identity,
     Instrument,
     Key,
     Point,
@@ -44,9 +45,6 @@ from driftscope.telemetry.instruments import (
     attributes,
 )
 from driftscope.vocabulary import EngineName
-
-if TYPE_CHECKING:
-    from driftscope.telemetry.down import Identity
 
 STOP_S = 5.0
 """Longest time to wait for the endpoint to stop answering, in seconds."""

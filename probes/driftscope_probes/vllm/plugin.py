@@ -36,7 +36,7 @@ from driftscope_probes.start_guard import (
 )
 
 if TYPE_CHECKING:
-    from driftscope.telemetry.down import Identity
+    from driftscope.telemetry.instruments import Identity
 
 _V1, _V2 = "driftscope_probes.vllm.runner_v1", "driftscope_probes.vllm.runner_v2"
 _WORKER, _CORE = "driftscope_probes.vllm.worker", "driftscope_probes.vllm.engine_core"
@@ -228,7 +228,7 @@ def _label(name: str) -> str:
 def _identity(config: Any, fault: StartFault) -> Identity:
     import vllm
 
-    from driftscope.telemetry.down import Identity
+    from driftscope.telemetry.instruments import Identity
 
     model, speculation = config.model_config, getattr(config, "speculative_config", None)
     parallel = config.parallel_config
