@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from driftscope.ablate.intervention import (
     AS_SERVED,
     FACTORIAL,
+    INTERVENTIONS,
     RIGHT_BOTH,
     RIGHT_STATES,
     RIGHT_TOKENS,
@@ -55,24 +56,18 @@ def coverage_of(answers: Sequence[RegionTokens]) -> VocabularyCoverage:
     """Return the shares from the counts of each prompt's answer. Prompts are the clusters of the
     intervals."""
     rows = [[answer.get(region, (0, 0)) for region in Region.ALL] for answer in answers]
-    counts = np.array(rows, np.int64).reshape(len(answers), len(Region.ALL), 2)
-    whole = counts.sum(axis=(0, 1))
-    found = [_region(at, counts[:, at]) for at in range(len(Region.ALL)) if counts[:, at].any()]
-    return VocabularyCoverage(
-        lacking=float(whole[1] / whole[0]) if whole[0] else 0.0, by_region=tuple(found)
-    )
-
-
-def _region(at: int, counts: NDArray[np.int64]) -> RegionCoverage:
-    """Return the coverage of one region; `counts` are [prompts, 2]."""
-    occurring = counts[counts[:, 0] > 0].astype(float)
-    lacking, interval = _share(occurring[:, 1:], occurring[:, :1])
-    return RegionCoverage(
-        region=Region.ALL[at],
-        tokens=int(counts[:, 0].sum()),
-        lacking=lacking,
-        interval=interval,
-    )
+    counts = np.array(rows, float).reshape(len(answers), len(Region.ALL), 2)
+    whole, found = counts.sum(axis=(0, 1)), list[RegionCoverage]()
+    for region, of_prompts in zip(Region.ALL, counts.swapaxes(0, 1), strict=True):
+        occurring = of_prompts[of_prompts[:, 0] > 0]
+        if len(occurring):
+            lacking, interval = _share(occurring[:, 1:], occurring[:, :1])
+            tokens = int(occurring[:, 0].sum())
+            found.append(
+                RegionCoverage(region=region, tokens=tokens, lacking=lacking, interval=interval)
+            )
+    lacking = float(whole[1] / whole[0]) if whole[0] else 0.0
+    return VocabularyCoverage(lacking=lacking, by_region=tuple(found))
 
 
 def _share(some: NDArray[np.float64], of: NDArray[np.float64]) -> tuple[float, Interval | None]:
@@ -235,30 +230,21 @@ def decompose(matches: Mapping[str, Sequence[Matches]]) -> Decomposition | None:
     FACTORIAL is missing or the chain has one depth. Prompts are the clusters of the intervals."""
     if any(name not in matches for name in FACTORIAL) or matches[AS_SERVED][0].shape[1] < 2:
         return None
-    counts = np.array([[len(match)] for match in matches[AS_SERVED]], float)
-    hits = [_hits(matches[AS_SERVED], 0), *(_hits(matches[name], -1) for name in FACTORIAL)]
-    shares = ratio_of(np.column_stack(hits), np.repeat(counts, len(hits), axis=1))
+    served = matches[AS_SERVED]
+    columns = [(served, 0), *((matches[name], -1) for name in FACTORIAL)]
+    hits = [[match[:, depth].sum() for match in column] for column, depth in columns]
+    counts = np.array([[len(match)] for match in served], float)
+    shares = ratio_of(np.array(hits, float).T, np.repeat(counts, len(hits), axis=1))
     value = dict(zip(_COLUMNS, shares.value.tolist(), strict=True))
-    tokens = (
-        value[RIGHT_TOKENS] - value[AS_SERVED],
-        value[RIGHT_BOTH] - value[RIGHT_STATES],
-    )
-    states = (
-        value[RIGHT_STATES] - value[AS_SERVED],
-        value[RIGHT_BOTH] - value[RIGHT_TOKENS],
-    )
-    return Decomposition(
-        first=value["first"],
-        last=value[AS_SERVED],
-        loss=_part(shares, "loss"),
-        tokens=_part(shares, "tokens", tokens),
-        states=_part(shares, "states", states),
-        rest=_part(shares, "rest"),
-    )
-
-
-def _hits(matches: Sequence[Matches], depth: int) -> NDArray[np.float64]:
-    return np.array([match[:, depth].sum() for match in matches], float)
+    orders = {
+        part: (value[one] - value[AS_SERVED], value[RIGHT_BOTH] - value[other])
+        for part, one, other in (
+            ("tokens", RIGHT_TOKENS, RIGHT_STATES),
+            ("states", RIGHT_STATES, RIGHT_TOKENS),
+        )
+    }
+    parts = {name: _part(shares, name, orders.get(name)) for name in _FACTORS}
+    return Decomposition(first=value["first"], last=value[AS_SERVED], **parts)
 
 
 def _part(shares: Ratio, name: str, orders: tuple[float, float] | None = None) -> Part:
@@ -284,19 +270,6 @@ def overflows_at(figures: Figures) -> int | None:
     """Return the first depth at which a figure is not finite; None if all are."""
     depths = (at for row in figures.values() for at, value in enumerate(row, 1) if value is None)
     return min(depths, default=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafts:
-    """Chains under one intervention, and those as served that they are compared with."""
-
-    intervention: Intervention
-    matches: Sequence[Matches]
-    """Matches by prompt."""
-    as_served: Sequence[Matches]
-    """Matches of the same prompts, in the same order."""
-    figures: Figures
-    """Means by depth of RMS, top-1 probability and attention masses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,33 +310,35 @@ class Effect:
         return f"{with_it}: changes acceptance length by {span}"
 
 
-def effect_of(drafts: Drafts, comparisons: int) -> Effect:
-    """Return the effect; `comparisons` is the number of effects whose intervals hold together."""
-    accepted = [_accepted(match) for match in drafts.matches]
-    acceptance = acceptance_of(accepted, drafts.matches[0].shape[1])
-    served = [_accepted(chain) for chain in drafts.as_served]
-    paired = gain(served, accepted, max(comparisons, 1))
+def _effect(
+    made: Intervention,
+    matches: Sequence[Matches],
+    as_served: Sequence[Sequence[int]],
+    figures: Figures,
+    comparisons: int,
+) -> Effect:
+    """Return the effect, from the matches and the accepted tokens as served of the same prompts;
+    `comparisons` is the number of effects whose intervals hold together."""
+    accepted = _accepted(matches)
+    acceptance = acceptance_of(accepted, matches[0].shape[1])
+    paired = gain(as_served, accepted, max(comparisons, 1))
+    before = (1.0, *acceptance.marginal[:-1])
+    pairs = zip(before, acceptance.marginal, strict=True)
     return Effect(
-        intervention=drafts.intervention,
-        prompts=len(drafts.matches),
+        intervention=made,
+        prompts=len(matches),
         acceptance=acceptance,
-        agreement=tuple(np.concatenate(list(drafts.matches)).mean(axis=0).tolist()),
-        conditional=_conditional(acceptance.marginal),
-        figures=drafts.figures,
+        agreement=tuple(np.concatenate(list(matches)).mean(axis=0).tolist()),
+        conditional=tuple(b / a if a > 0 else None for a, b in pairs),
+        figures=figures,
         difference=paired.difference,
         interval=paired.interval,
     )
 
 
-def _accepted(matches: Matches) -> list[int]:
-    """Return the leading matches of each position."""
-    leading: NDArray[np.int64] = np.cumprod(matches.astype(np.int64), axis=1).sum(axis=1)
-    return [int(n) for n in leading]
-
-
-def _conditional(marginal: Sequence[float]) -> tuple[float | None, ...]:
-    before = (1.0, *marginal[:-1])
-    return tuple(b / a if a > 0 else None for a, b in zip(before, marginal, strict=True))
+def _accepted(matches: Sequence[Matches]) -> list[list[int]]:
+    """Return the leading matches of each position, by prompt."""
+    return [match.cumprod(axis=1, dtype=np.int64).sum(axis=1).tolist() for match in matches]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,7 +417,8 @@ def conclusion_of(result: Ablation) -> Conclusion:
 
 
 def ablation_of(
-    drafts: Sequence[Drafts],
+    matches: Mapping[str, Sequence[Matches]],
+    figures: Mapping[str, Figures],
     vocabulary: VocabularyCoverage,
     near_misses: NearMisses | None,
     *,
@@ -450,16 +426,21 @@ def ablation_of(
     target: str,
     not_applicable: Mapping[str, str],
 ) -> Ablation:
-    """Return the result from the drafts under each intervention, those as served first."""
-    served = drafts[0].matches
+    """Return the result from the matches of each intervention by prompt, from the same positions,
+    and its figures; the chains as served first."""
+    served = matches[AS_SERVED]
+    accepted, others = _accepted(served), len(matches) - 1
     return Ablation(
         drafter=drafter,
         target=target,
         k=served[0].shape[1],
         prompts=len(served),
         positions=sum(len(passage) for passage in served),
-        effects=tuple(effect_of(draft, len(drafts) - 1) for draft in drafts),
-        decomposition=decompose({draft.intervention.id: draft.matches for draft in drafts}),
+        effects=tuple(
+            _effect(INTERVENTIONS[name], match, accepted, figures.get(name, {}), others)
+            for name, match in matches.items()
+        ),
+        decomposition=decompose(matches),
         vocabulary=vocabulary,
         near_misses=near_misses,
         not_applicable=dict(not_applicable),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +23,8 @@ from driftscope.ablate.intervention import (
 )
 from driftscope.ablate.result import (
     Ablation,
-    Drafts,
     Figures,
-    Matches,
     RegionTokens,
-    Rejections,
     ablation_of,
     coverage_of,
     near_misses_of,
@@ -38,9 +35,9 @@ from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.layers import Embeds
 from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served
-from driftscope.inspect.trial.target import BATCH, Passage, Teacher
+from driftscope.inspect.trial.target import Passage
 from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench
-from driftscope.regions import AnswerRegions, TokenTexts, answer_regions
+from driftscope.regions import TokenTexts, answer_regions
 from driftscope.vocabulary import Region
 
 
@@ -60,7 +57,12 @@ class DraftVocabulary:
         """Return the tokens of the answer and those that are lacking, by region."""
         ids: list[int] = passage.ids.tolist()
         prompt, answer = ids[: passage.prompt_tokens], ids[passage.prompt_tokens :]
-        regions = _by_token(answer_regions(self._texts, prompt, answer), len(answer))
+        # An answer without text is all template.
+        regions = np.full(len(answer), Region.ALL.index(Region.TEMPLATE))
+        found = answer_regions(self._texts, prompt, answer)
+        if found.starts:
+            at = np.searchsorted(found.starts, np.arange(len(answer)), side="right") - 1
+            regions = np.array(found.codes, np.int64)[at.clip(0)]
         absent = np.zeros(len(answer), bool)
         if self._known is not None:
             absent = ~np.isin(answer, self._known)
@@ -70,35 +72,18 @@ class DraftVocabulary:
         }
 
 
-def _by_token(regions: AnswerRegions, tokens: int) -> NDArray[np.int64]:
-    """Return the code of each token's region, [tokens]. An answer without text is all template."""
-    if not regions.starts:
-        return np.full(tokens, Region.ALL.index(Region.TEMPLATE))
-    at = np.searchsorted(regions.starts, np.arange(tokens), side="right") - 1
-    codes: NDArray[np.int64] = np.array(regions.codes, np.int64)[at.clip(0)]
-    return codes
-
-
-FigureSums = NDArray[np.float64]
-"""Sums over the positions of `trial.drafting.FIGURES`, [K, figures]."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPrompt:
-    """Counts of one prompt."""
+    """Drafts of one prompt by intervention, from the same positions; without any if the answer is
+    too short."""
 
-    key: str
-    matches: Mapping[str, Matches]
-    """Matches by intervention, from the same positions; of none if the answer is too short."""
-    sums: Mapping[str, FigureSums]
+    drafts: Mapping[str, AblatedDraft]
     vocabulary: RegionTokens
-    rejections: Rejections
-    """Ends of the chains as served."""
 
     @property
     def positions(self) -> int:
         """Number of positions from which chains start."""
-        return len(next(iter(self.matches.values())))
+        return len(self.drafts[AS_SERVED].matches)
 
 
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -152,129 +137,36 @@ class PromptMeter:
         self._k, self._positions = k, positions
         self._vocabulary, self._served = vocabulary, served
 
-    def measured(self, passage: Passage, interventions: tuple[Intervention, ...]) -> MeasuredPrompt:
-        """Return the counts of one passage under the interventions."""
-        anchors = anchors_of(passage, self._k, self._positions)
-        drafted = self._drafts(passage, interventions, anchors)
-        return MeasuredPrompt(
-            key=passage.key,
-            matches={name: chains.matches.cpu().numpy() for name, chains in drafted.items()},
-            sums={name: _sums(chains) for name, chains in drafted.items()},
-            vocabulary=self._vocabulary.count(passage) if self._vocabulary else {},
-            rejections=drafted[AS_SERVED].rejections.double().cpu().numpy(),
+    def measured(self, passage: Passage, interventions: Sequence[Intervention]) -> MeasuredPrompt:
+        """Return the drafts of one passage under the interventions, from positions that are evenly
+        spread over the answer."""
+        k, anchors, drafts = self._k, passage.anchors(self._k), dict[str, AblatedDraft]()
+        if len(anchors) > self._positions:
+            at = torch.linspace(0, len(anchors) - 1, self._positions, device=anchors.device)
+            anchors = anchors[at.round().long()]
+        nothing = AblatedDraft(
+            matches=torch.zeros((0, k), dtype=torch.bool),
+            figures=torch.zeros((k, len(FIGURES))),
+            rejections=torch.zeros((0, 2)),
         )
-
-    def _drafts(
-        self, passage: Passage, interventions: tuple[Intervention, ...], anchors: Tensor
-    ) -> dict[str, AblatedDraft]:
-        if not len(anchors):
-            return {intervention.id: _nothing(self._k) for intervention in interventions}
-        prefix = narrow = Prefix.of(self._drafter, self._target, passage)
-        if self._served and any(made.served_dtype for made in interventions):
-            served = self._served
-            narrow = Prefix.of(served.drafter, served, served.cast(passage))
-        drafts: dict[str, AblatedDraft] = {}
+        if len(anchors):
+            prefix = narrow = Prefix.of(self._drafter, self._target, passage)
+            if self._served and any(made.served_dtype for made in interventions):
+                served = self._served
+                narrow = Prefix.of(served.drafter, served, served.cast(passage))
         for made in interventions:
-            if made.lookup is None:
+            if not len(anchors):
+                drafts[made.id] = nothing
+            elif made.lookup is None:
                 of_chain = narrow if made.served_dtype else prefix
-                drafts[made.id] = ablated_draft(of_chain, self._k, made, anchors)
-                continue
-            matches = looked_up(passage.ids, anchors, self._k)
-            if made.lookup is Lookup.BETTER_OF_BOTH:
-                matches = better_of(drafts[AS_SERVED].matches, matches)
-            drafts[made.id] = replace(_nothing(self._k), matches=matches)
-        return drafts
-
-
-def anchors_of(passage: Passage, k: int, positions: int) -> Tensor:
-    """Return at most `positions` slots of the answer, evenly spread."""
-    every = passage.anchors(k)
-    if len(every) <= positions:
-        return every
-    at = torch.linspace(0, len(every) - 1, positions, device=every.device)
-    return every[at.round().long()]
-
-
-def _sums(drafted: AblatedDraft) -> FigureSums:
-    sums: FigureSums = drafted.figures.double().cpu().numpy() * len(drafted.matches)
-    return sums
-
-
-def _nothing(k: int) -> AblatedDraft:
-    return AblatedDraft(
-        matches=torch.zeros((0, k), dtype=torch.bool),
-        figures=torch.zeros((k, len(FIGURES))),
-        rejections=torch.zeros((0, 2)),
-    )
-
-
-def measured_answers(
-    teacher: Teacher, layers: Sequence[int], meter: PromptMeter, plan: AblationPlan
-) -> Iterator[MeasuredPrompt]:
-    """Let the target answer every prompt, and yield the counts in the order of keys. `layers` are
-    those of the target whose states the drafter reads."""
-    keys = sorted(plan.prompts)
-    for start in range(0, len(keys), BATCH):
-        prompts = {key: plan.prompts[key] for key in keys[start : start + BATCH]}
-        for passage in teacher.passages(prompts, layers):
-            yield meter.measured(passage, plan.chains)
-
-
-def drafts_of(prompts: Sequence[MeasuredPrompt], intervention: Intervention) -> Drafts:
-    """Return the drafts under an intervention, from the same positions as those as served."""
-    name = intervention.id
-    return Drafts(
-        intervention=intervention,
-        matches=[prompt.matches[name] for prompt in prompts],
-        as_served=[prompt.matches[AS_SERVED] for prompt in prompts],
-        figures={} if intervention.lookup else _means(prompts, name),
-    )
-
-
-def _means(prompts: Sequence[MeasuredPrompt], name: str) -> Figures:
-    positions = max(sum(prompt.positions for prompt in prompts), 1)
-    means = np.sum([prompt.sums[name] for prompt in prompts], axis=0) / positions
-    return {
-        figure: tuple(value if math.isfinite(value) else None for value in means[:, at].tolist())
-        for at, figure in enumerate(FIGURES)
-    }
-
-
-POSITIONS = 20
-"""Default number of positions of each answer from which chains start."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AblationOptions:
-    """Settings of an ablation."""
-
-    k: int
-    wanted: Sequence[str]
-    """Identifiers of the interventions, in the order of the catalogue."""
-    positions: int = POSITIONS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AblationPlan:
-    """Interventions that apply, and the reasons why others do not."""
-
-    chains: tuple[Intervention, ...]
-    """Interventions, AS_SERVED first."""
-    prompts: Mapping[str, list[int]]
-    """Token ids of the prompts, by key."""
-    not_applicable: Mapping[str, str]
-
-
-def plan_of(
-    loaded: Bench, drafter: Drafter, dtype: torch.dtype | None, options: AblationOptions
-) -> AblationPlan:
-    """Return the plan. `dtype` is the served one if it is narrower than float32."""
-    wanted = [INTERVENTIONS[name] for name in options.wanted]
-    idle = _without_effect(drafter, dtype, wanted)
-    chains = [intervention for intervention in wanted if intervention.id not in idle]
-    return AblationPlan(
-        chains=(INTERVENTIONS[AS_SERVED], *chains), prompts=loaded.prompts, not_applicable=idle
-    )
+                drafts[made.id] = ablated_draft(of_chain, k, made, anchors)
+            else:
+                matches = looked_up(passage.ids, anchors, k)
+                if made.lookup is Lookup.BETTER_OF_BOTH:
+                    matches = better_of(drafts[AS_SERVED].matches, matches)
+                drafts[made.id] = replace(nothing, matches=matches)
+        vocabulary = self._vocabulary.count(passage) if self._vocabulary else {}
+        return MeasuredPrompt(drafts=drafts, vocabulary=vocabulary)
 
 
 def _without_effect(
@@ -298,14 +190,17 @@ def run_ablation(
     files: DrafterFiles,
     target: TargetFiles,
     bench: Callable[[], Bench],
-    options: AblationOptions,
     *,
+    k: int,
+    wanted: Sequence[str],
+    positions: int,
     names: tuple[str, str],
     progress: Progress = lambda state: state,
 ) -> Ablation:
-    """Run the drafter as served and under the interventions that are wanted. `bench` is called once
-    the drafter is known to fit; `names` are those of drafter and target in the result.
-    KeyboardInterrupt ends it early, with the result of the prompts that are measured by then.
+    """Run the drafter as served and under the interventions `wanted`, ids in the order of the
+    catalogue, from at most `positions` positions of each answer. `bench` is called once the drafter
+    is known to fit; `names` are those of drafter and target in the result. KeyboardInterrupt ends
+    it early, with the result of the prompts that are measured by then.
 
     Raises CheckpointError for a model that cannot be run or whose states are not finite, and
     NoDataError if too few answers are long enough for a chain of K.
@@ -314,49 +209,73 @@ def run_ablation(
     variant.check()
     loaded = bench()
     variant, teacher = variant.with_shared_head(loaded.facts.head), loaded.teacher
-    drafter = variant.build(teacher.device)
-    dtype = served_dtype(target, files)
-    plan = plan_of(loaded, drafter, dtype, options)
-    narrow = dtype if any(chain.served_dtype for chain in plan.chains) else None
+    drafter, dtype = variant.build(teacher.device), served_dtype(target, files)
+    asked = [INTERVENTIONS[name] for name in wanted]
+    idle = _without_effect(drafter, dtype, asked)
+    chains = [INTERVENTIONS[AS_SERVED], *(made for made in asked if made.id not in idle)]
+    narrow = dtype if any(chain.served_dtype for chain in chains) else None
     meter = PromptMeter(
         drafter,
         teacher,
-        k=options.k,
-        positions=options.positions,
+        k=k,
+        positions=positions,
         vocabulary=DraftVocabulary(drafter, teacher.tokenizer),
         served=ServedDrafter(drafter, teacher, narrow) if narrow else None,
     )
-    answers = measured_answers(teacher, variant.config.aux_layers, meter, plan)
-    measured = list[MeasuredPrompt]()
+    passages = teacher.passages(loaded.prompts, variant.config.aux_layers)
+    measured, stopped = list[MeasuredPrompt](), False
     try:
-        for _, answer in zip(progress(list(plan.prompts)), answers, strict=True):
-            measured.append(answer)
+        for _, passage in zip(progress(list(loaded.prompts)), passages, strict=True):
+            measured.append(meter.measured(passage, chains))
     except KeyboardInterrupt:
-        return replace(_result(measured, plan, options.k, names), stopped=True)
-    return _result(measured, plan, options.k, names)
-
-
-def _result(
-    measured: Sequence[MeasuredPrompt], plan: AblationPlan, k: int, names: tuple[str, str]
-) -> Ablation:
-    served = [passage for passage in measured if passage.positions]
+        stopped = True
+    served = [prompt for prompt in measured if prompt.positions]
     if len(served) < LEAST_PASSAGES:
         raise NoDataError(
             f"{len(served)} prompts have an answer longer than K = {k}; give {LEAST_PASSAGES} "
             "or more with --prompts"
         )
-    chains = [drafts_of(served, chain) for chain in plan.chains]
-    if depth := overflows_at(chains[0].figures):
+    if depth := overflows_at(figures_of(served, chains[0])):
         raise CheckpointError(
             f"{names[0]}: its states are not finite (NaN, or an overflow) from depth {depth} on, "
             "so that nothing along the chain can be judged; `driftscope inspect "
             f"{names[0]} --target {names[1]}` looks for the tensor"
         )
+    return replace(ablation_from(served, chains, names=names, not_applicable=idle), stopped=stopped)
+
+
+def figures_of(prompts: Sequence[MeasuredPrompt], made: Intervention) -> Figures:
+    """Return the means over all positions under an intervention; none for a lookup."""
+    if made.lookup:
+        return {}
+    drafts = [prompt.drafts[made.id] for prompt in prompts]
+    sums = [one.figures.double().cpu().numpy() * len(one.matches) for one in drafts]
+    means = np.sum(sums, axis=0) / max(sum(prompt.positions for prompt in prompts), 1)
+    return {
+        figure: tuple(value if math.isfinite(value) else None for value in means[:, at].tolist())
+        for at, figure in enumerate(FIGURES)
+    }
+
+
+def ablation_from(
+    prompts: Sequence[MeasuredPrompt],
+    chains: Sequence[Intervention],
+    *,
+    names: tuple[str, str],
+    not_applicable: Mapping[str, str],
+) -> Ablation:
+    """Return the result of the prompts, all of which have drafts."""
     return ablation_of(
-        chains,
-        coverage_of([passage.vocabulary for passage in served]),
-        near_misses_of([passage.rejections for passage in served]),
+        {
+            chain.id: [prompt.drafts[chain.id].matches.cpu().numpy() for prompt in prompts]
+            for chain in chains
+        },
+        {chain.id: figures_of(prompts, chain) for chain in chains},
+        coverage_of([prompt.vocabulary for prompt in prompts]),
+        near_misses_of(
+            [prompt.drafts[AS_SERVED].rejections.double().cpu().numpy() for prompt in prompts]
+        ),
         drafter=names[0],
         target=names[1],
-        not_applicable=plan.not_applicable,
+        not_applicable=not_applicable,
     )

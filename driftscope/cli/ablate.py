@@ -80,13 +80,15 @@ def ablate(
     wanted = named_interventions(interventions)
     trial = TrialOptions(prompts=prompts, k=k, most_prompts=most_prompts, opening=opening)
     with needs(EXTRA):
-        from driftscope.ablate.run import AblationOptions, run_ablation
+        from driftscope.ablate.run import run_ablation
 
         result = run_ablation(
             files,
             opened,
             lambda: load_bench(opened, trial),
-            AblationOptions(k=k, wanted=wanted, positions=positions),
+            k=k,
+            wanted=wanted,
+            positions=positions,
             names=(drafter, target),
             progress=lambda units: steps(units, "Drafting"),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,20 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from driftscope.ablate.intervention import FACTORIAL, INTERVENTIONS
-from driftscope.ablate.result import (
-    Ablation,
-    Decomposition,
-    ablation_of,
-    coverage_of,
-    decompose,
-    near_misses_of,
-)
-from driftscope.ablate.run import PromptMeter, drafts_of
+from driftscope.ablate.result import Ablation, Decomposition, decompose
+from driftscope.ablate.run import MeasuredPrompt, PromptMeter, ablation_from
 from driftscope.inspect.reference.drafter import ChainKeys, StepOutput
 from driftscope.inspect.trial.target import Passage
 
 VOCABULARY, K = 20, 4
 PROMPT, ANSWER, PASSAGES = 8, 16, 24
+CHAINS = [INTERVENTIONS[name] for name in FACTORIAL]
 CAUSES = ("healthy", "noisy head", "tokens", "states", "positions")
 PART_OF = {"tokens": "tokens", "states": "states", "positions": "rest"}
 """Part that each cause makes; the others make none."""
@@ -129,13 +123,18 @@ def passages(seed: int) -> list[Passage]:
     return made
 
 
-def decomposition_of(cause: str, seed: int) -> Decomposition:
-    """Return the decomposition of a drafter with a known cause."""
+def _measured(cause: str, seed: int) -> list[MeasuredPrompt]:
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
     meter = PromptMeter(drafter, drafter, k=K, positions=20)
-    chains = tuple(INTERVENTIONS[name] for name in FACTORIAL)
-    measured = [meter.measured(passage, chains) for passage in passages(seed)]
-    found = decompose({name: [passage.matches[name] for passage in measured] for name in FACTORIAL})
+    return [meter.measured(passage, CHAINS) for passage in passages(seed)]
+
+
+def decomposition_of(cause: str, seed: int) -> Decomposition:
+    """Return the decomposition of a drafter with a known cause."""
+    measured = _measured(cause, seed)
+    found = decompose(
+        {name: [one.drafts[name].matches.numpy() for one in measured] for name in FACTORIAL}
+    )
     assert found is not None
     return found
 
@@ -143,15 +142,10 @@ def decomposition_of(cause: str, seed: int) -> Decomposition:
 def constructed_ablation(cause: str = "states", seed: int = 0, *, lacking: int = 2) -> Ablation:
     """Return the ablation of a drafter with a known cause: the factors. `lacking`: tokens of 8 that
     are lacking."""
-    drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
-    meter = PromptMeter(drafter, drafter, k=K, positions=20)
-    chains = tuple(INTERVENTIONS[name] for name in FACTORIAL)
-    measured = [meter.measured(passage, chains) for passage in passages(seed)]
-    return ablation_of(
-        [drafts_of(measured, chain) for chain in chains],
-        coverage_of([{"prose": (8, lacking), "code": (8, 0)}] * len(measured)),
-        near_misses_of([passage.rejections for passage in measured]),
-        drafter="models/constructed",
-        target="models/target",
+    vocabulary = {"prose": (8, lacking), "code": (8, 0)}
+    return ablation_from(
+        [replace(one, vocabulary=vocabulary) for one in _measured(cause, seed)],
+        CHAINS,
+        names=("models/constructed", "models/target"),
         not_applicable={"served-dtype": "no config names a dtype"},
     )

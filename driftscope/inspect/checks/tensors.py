@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.result import (
@@ -160,16 +160,49 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
     drafter = inspected.drafter
     if drafter.quantized:
         return
-    needed = required(drafter)
+    needed, stored = required(drafter), drafter.tensors
     known = needed | optional(drafter)
-    yield from _missing(drafter, needed)
-    yield from _unexpected(drafter, known)
+    missing = [name for name in needed if name not in stored]
+    own_width = drafter.hidden_size != drafter.target_hidden_size
+    if own_width and drafter.reads_captured and EMBEDDING not in stored:
+        missing.append(EMBEDDING)
+    if drafter.draft_vocab_size != drafter.vocab_size and HEAD not in stored:
+        missing.append(HEAD)
+    if missing:
+        yield CheckResult(
+            id="missing_tensor",
+            level=Level.ERROR,
+            title="tensors are missing",
+            expected=f"{len(missing)} more tensors; without them layers keep random weights",
+            rule=_model(drafter),
+            there=f"no {some(missing)}",
+            change="save the checkpoint again, whole",
+        )
+    is_eagle1 = drafter.format.family is Family.EAGLE1
+    extra = [
+        name
+        for name, tensor in stored.items()
+        # Only engines' models of EAGLE-3 know a name with midlayer.
+        if (name not in known or (is_eagle1 and "midlayer." in tensor.name))
+        and not name.startswith(_JUDGED_ELSEWHERE)
+        and not any(part in name for part in _IGNORED)
+    ]
+    if extra:
+        yield CheckResult(
+            id="unexpected_tensor",
+            level=Level.ERROR,
+            title="tensors have no place in the model",
+            expected="only tensors of the architecture that config.json names",
+            rule=f"{_loader(drafter)}: raises for a name that it does not know",
+            there=some(extra),
+            change="correct architectures or num_hidden_layers in config.json, or drop the tensors",
+        )
     if _FC in needed:
         yield from _fc_width(drafter)
     wrong = [
-        f"{name} {_words(drafter.tensors[name].shape)}, not {_words(shape)}"
+        f"{name} {_words(stored[name].shape)}, not {_words(shape)}"
         for name, shape in known.items()
-        if name in drafter.tensors and name != _FC and drafter.tensors[name].shape != shape
+        if name in stored and name != _FC and stored[name].shape != shape
     ]
     if wrong:
         yield CheckResult(
@@ -208,107 +241,38 @@ def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
-def _missing(drafter: DrafterFiles, needed: Iterable[str]) -> Iterator[CheckResult]:
-    missing = [name for name in needed if name not in drafter.tensors]
-    own_width = drafter.hidden_size != drafter.target_hidden_size
-    if own_width and drafter.reads_captured and EMBEDDING not in drafter.tensors:
-        missing.append(EMBEDDING)
-    own_head = drafter.draft_vocab_size != drafter.vocab_size
-    if own_head and HEAD not in drafter.tensors:
-        missing.append(HEAD)
-    if missing:
-        yield CheckResult(
-            id="missing_tensor",
-            level=Level.ERROR,
-            title="tensors are missing",
-            expected=f"{len(missing)} more tensors; without them layers keep random weights",
-            rule=_model(drafter),
-            there=f"no {some(missing)}",
-            change="save the checkpoint again, whole",
-        )
-
-
-def _unexpected(drafter: DrafterFiles, known: Iterable[str]) -> Iterator[CheckResult]:
-    known = set(known)
-    extra = [
-        name
-        for name, tensor in drafter.tensors.items()
-        if (name not in known or _is_foreign(drafter, tensor.name))
-        and not name.startswith(_JUDGED_ELSEWHERE)
-        and not any(part in name for part in _IGNORED)
-    ]
-    if extra:
-        yield CheckResult(
-            id="unexpected_tensor",
-            level=Level.ERROR,
-            title="tensors have no place in the model",
-            expected="only tensors of the architecture that config.json names",
-            rule=f"{_loader(drafter)}: raises for a name that it does not know",
-            there=some(extra),
-            change="correct architectures or num_hidden_layers in config.json, or drop the tensors",
-        )
-
-
-def _is_foreign(drafter: DrafterFiles, name: str) -> bool:
-    """Whether a file's name of a tensor is one that only engines' models of EAGLE-3 know."""
-    return drafter.format.family is Family.EAGLE1 and "midlayer." in name
-
-
 def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
-    fc = drafter.tensors.get(_FC)
-    wide = fc_inputs(drafter)
+    fc, wide, width = drafter.tensors.get(_FC), fc_inputs(drafter), drafter.target_hidden_size
     if fc is None or fc.shape == (drafter.hidden_size, wide):
         return
+    named, expected = drafter.aux_layers, f"fc.weight {_words((drafter.hidden_size, wide))}"
+    rule, there = _model(drafter), f"fc.weight {_words(fc.shape)}"
+    silent = f"{rule}; a CPU's matrix product reads past the end without an error"
     if drafter.format.family is Family.EAGLE1:
-        yield _eagle1_width(drafter, fc.shape)
-        return
-    if len(fc.shape) != 2:
-        yield _no_matrix(drafter, fc.shape)
-        return
-    there, width = fc.shape[-1], drafter.target_hidden_size
-    named, (field, _) = drafter.aux_layers, drafter.layers_field
-    if fc.shape == (drafter.hidden_size, len(named or ()) * width):
+        title, rule = "fc does not read an embedding and one state", silent
+        change = "correct hidden_size, or architectures if this is no EAGLE-1 drafter"
+    elif len(fc.shape) != 2:
+        title, change = "fc is no matrix", "save the checkpoint again, whole"
+    elif fc.shape == (drafter.hidden_size, len(named or ()) * width):
         return  # the check of captured layers reports that the engine does not count them
-    whole = there % width == 0 and fc.shape[0] == drafter.hidden_size
+    else:
+        columns, field = fc.shape[-1], drafter.layers_field[0]
+        title, rule = "fc reads another number of captured states than the config names", silent
+        expected = f"{drafter.aux_states} captured states x {width} = {wide} columns"
+        change = "correct hidden_size and target_hidden_size"
+        if columns % width == 0 and fc.shape[0] == drafter.hidden_size:
+            there += f": {columns // width} captured states; {field} names {len(named or ())}"
+            change = f'name {columns // width} layers in "{field}"'
+        elif columns % drafter.aux_states == 0:
+            change = f'"target_hidden_size": {columns // drafter.aux_states}'
     yield CheckResult(
         id="fc_width",
         level=Level.ERROR,
-        title="fc reads another number of captured states than the config names",
-        expected=f"{drafter.aux_states} captured states x {width} = {wide} columns",
-        rule=f"{_model(drafter)}; a CPU's matrix product reads past the end without an error",
-        there=f"fc.weight {_words(fc.shape)}"
-        + (
-            f": {there // width} captured states; {field} names {len(named or ())}" if whole else ""
-        ),
-        change=f'name {there // width} layers in "{field}"'
-        if whole
-        else f'"target_hidden_size": {there // drafter.aux_states}'
-        if there % drafter.aux_states == 0
-        else "correct hidden_size and target_hidden_size",
-    )
-
-
-def _no_matrix(drafter: DrafterFiles, there: tuple[int, ...]) -> CheckResult:
-    return CheckResult(
-        id="fc_width",
-        level=Level.ERROR,
-        title="fc is no matrix",
-        expected=f"fc.weight {_words((drafter.hidden_size, fc_inputs(drafter)))}",
-        rule=_model(drafter),
-        there=f"fc.weight {_words(there)}",
-        change="save the checkpoint again, whole",
-    )
-
-
-def _eagle1_width(drafter: DrafterFiles, there: tuple[int, ...]) -> CheckResult:
-    return CheckResult(
-        id="fc_width",
-        level=Level.ERROR,
-        title="fc does not read an embedding and one state",
-        expected=f"fc.weight {_words((drafter.hidden_size, fc_inputs(drafter)))}",
-        rule=f"{_model(drafter)}; a CPU's matrix product reads past the end without an error",
-        there=f"fc.weight {_words(there)}",
-        change="correct hidden_size, or architectures if this is no EAGLE-1 drafter",
+        title=title,
+        expected=expected,
+        rule=rule,
+        there=there,
+        change=change,
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from driftscope.boundary.files import first_line
+from driftscope.boundary.strict_json import dumps
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import DrafterFiles, find_heads
 from driftscope.inspect.checks.layer_fields import NEUTRAL
@@ -237,6 +238,34 @@ class Repair(Change):
     def plain(self) -> Change:
         """Return the change without the drafter, as results keep it."""
         return Change(**{field.name: getattr(self, field.name) for field in fields(Change)})
+
+
+def repaired(
+    base: Variant,
+    name: str,
+    mistake: str,
+    *,
+    change: str = "",
+    fields: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> Repair:
+    """Return the repair `name`, which gives `fields` of config.json these values, and those of
+    `config`, by default the same, to the drafter; and replaces tensors. By default `change` names
+    the fields."""
+    written = fields or {}
+    return Repair(
+        id=name,
+        change=change or ", ".join(f'"{field}": {dumps(to)}' for field, to in written.items()),
+        mistake=mistake,
+        variant=replace(
+            base,
+            config=replace(base.config, **(written if config is None else config)),
+            state={**base.state, **(tensors or {})},
+        ),
+        fields=written,
+        weights=tensors is not None,
+    )
 
 
 FIGURES = (

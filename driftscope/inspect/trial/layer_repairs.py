@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, unflatten
 
-from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checks.layer_fields import Heads, heads_of
 from driftscope.inspect.reference.config import DecoderConfig, rotary_share
-from driftscope.inspect.trial.drafting import Repair, Variant
+from driftscope.inspect.trial.drafting import Repair, Variant, repaired
 
 HEAD_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 OF_VOCABULARY = ("lm_head", "embed_tokens")
@@ -42,29 +41,16 @@ def layer_repairs(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
         yield from _o_proj(base)
 
 
-def _other_config(base: Variant, name: str, mistake: str, fields: Mapping[str, Any]) -> Repair:
+def _other_layer(base: Variant, name: str, mistake: str, fields: Mapping[str, Any]) -> Repair:
     layer: DecoderConfig = replace(base.config.layer, **fields)
-    return Repair(
-        id=name,
-        change=", ".join(f'"{field}": {dumps(value)}' for field, value in fields.items()),
-        mistake=mistake,
-        variant=base.with_config(layer=layer),
-        fields=fields,
-    )
-
-
-def _other_state(
-    base: Variant, name: str, change: str, mistake: str, tensors: Mapping[str, Tensor]
-) -> Repair:
-    variant = replace(base, state={**base.state, **tensors})
-    return Repair(id=name, change=change, mistake=mistake, variant=variant, weights=True)
+    return repaired(base, name, mistake, fields=fields, config={"layer": layer})
 
 
 def _eps(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
     theirs = target.get("rms_norm_eps", 1e-6)
     if isinstance(theirs, int | float) and theirs != base.config.layer.rms_norm_eps:
         mistake = "rms_norm_eps is not the target's"
-        yield _other_config(base, "rms_norm_eps", mistake, {"rms_norm_eps": float(theirs)})
+        yield _other_layer(base, "rms_norm_eps", mistake, {"rms_norm_eps": float(theirs)})
 
 
 def _rotary_share(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
@@ -72,7 +58,7 @@ def _rotary_share(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
     if theirs != base.config.layer.partial_rotary_factor and base.scaling is None:
         mistake = "the share of a head that is rotated is not the target's"
         fields = {"partial_rotary_factor": theirs}
-        yield _other_config(base, "partial_rotary_factor", mistake, fields)
+        yield _other_layer(base, "partial_rotary_factor", mistake, fields)
 
 
 def _cut_of_heads(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
@@ -91,7 +77,7 @@ def _cut_of_heads(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
     for heads in () if base.config.qk_norm or base.scaling else found:
         mistake = f"heads are cut into {queries} of {size}, not {heads[0]} of {heads[2]}"
         fields = dict(zip(HEAD_FIELDS, heads, strict=True))
-        yield _other_config(base, f"heads_{heads[0]}_of_{heads[2]}", mistake, fields)
+        yield _other_layer(base, f"heads_{heads[0]}_of_{heads[2]}", mistake, fields)
 
 
 def _norms_plus_one(base: Variant) -> Iterator[Repair]:
@@ -99,7 +85,9 @@ def _norms_plus_one(base: Variant) -> Iterator[Repair]:
     if norms and float(torch.cat([*norms.values()]).mean()) < LIKE_A_DIFFERENCE:
         tensors = {name: one + 1 for name, one in norms.items()}
         mistake = "the norms are stored as differences from 1, as Gemma's"
-        yield _other_state(base, "norms_plus_one", "weights of all norms + 1", mistake, tensors)
+        yield repaired(
+            base, "norms_plus_one", mistake, change="weights of all norms + 1", tensors=tensors
+        )
 
 
 def _rows(base: Variant) -> Iterator[Repair]:
@@ -119,7 +107,7 @@ def _rows(base: Variant) -> Iterator[Repair]:
     if tensors:
         change = f"{'; '.join(words[:3])} as large as the others"
         mistake = f"{'; '.join(words[:3])}: more than {TOO_LARGE:g} times as large as the others"
-        yield _other_state(base, "outlying_rows", change, mistake, tensors)
+        yield repaired(base, "outlying_rows", mistake, change=change, tensors=tensors)
 
 
 def _scale(base: Variant) -> Iterator[Repair]:
@@ -134,7 +122,7 @@ def _scale(base: Variant) -> Iterator[Repair]:
         "training started from, or merged with the wrong scale"
     )
     change = "matrices of fc and of the layers twice as large"
-    yield _other_state(base, "matrices_half_as_large", change, mistake, tensors)
+    yield repaired(base, "matrices_half_as_large", mistake, change=change, tensors=tensors)
 
 
 def _layers(base: Variant, part: str) -> Iterator[str]:
@@ -178,7 +166,9 @@ def _gate_and_up(base: Variant) -> Iterator[Repair]:
                 tensors |= {names[0]: base.state[names[1]], names[1]: base.state[names[0]]}
     if tensors:
         mistake = "gate_proj and up_proj were exchanged"
-        yield _other_state(base, "gate_and_up", "gate_proj and up_proj exchanged", mistake, tensors)
+        yield repaired(
+            base, "gate_and_up", mistake, change="gate_proj and up_proj exchanged", tensors=tensors
+        )
 
 
 def _o_proj(base: Variant) -> Iterator[Repair]:
@@ -186,7 +176,9 @@ def _o_proj(base: Variant) -> Iterator[Repair]:
     if all(base.state[name].shape[0] == base.state[name].shape[1] for name in names):
         tensors = {name: base.state[name].T.contiguous() for name in names}
         mistake = "o_proj was stored transposed"
-        yield _other_state(base, "o_proj_transposed", "o_proj transposed", mistake, tensors)
+        yield repaired(
+            base, "o_proj_transposed", mistake, change="o_proj transposed", tensors=tensors
+        )
 
 
 def _order_of_heads(base: Variant) -> Iterator[Repair]:
@@ -200,7 +192,7 @@ def _order_of_heads(base: Variant) -> Iterator[Repair]:
     if tensors:
         change = f"heads of {'; '.join(words[:4])}"
         mistake = "the heads of queries, keys and values are not in the same order"
-        yield _other_state(base, "order_of_heads", change, mistake, tensors)
+        yield repaired(base, "order_of_heads", mistake, change=change, tensors=tensors)
 
 
 def _ordered(

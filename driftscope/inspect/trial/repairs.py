@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,12 @@ import torch
 from torch import Tensor
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.strict_json import dumps
 from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.tensors import EMBEDDING, HEAD
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.reference.config import FINAL_STATE, LatentConfig, default_aux_layers
-from driftscope.inspect.trial.drafting import Repair, Variant
+from driftscope.inspect.trial.drafting import Repair, Variant, repaired
 from driftscope.inspect.trial.layer_repairs import HEAD_FIELDS, layer_repairs
 from driftscope.inspect.trial.result import Change
 
@@ -50,7 +50,7 @@ def _in_halves(base: Variant) -> Repair:
         state[name] = torch.cat([heads[:, ::2], heads[:, 1::2]], 1).reshape(state[name].shape)
     change = "rows of q_proj and k_proj in halves, not in pairs"
     mistake = "queries and keys are laid out for interleaved rotary positions"
-    return _other_weights(base, "rope_layout", change, mistake, state)
+    return repaired(base, "rope_layout", mistake, change=change, tensors=state)
 
 
 def _in_pairs(base: Variant, latent: LatentConfig) -> Repair:
@@ -63,7 +63,7 @@ def _in_pairs(base: Variant, latent: LatentConfig) -> Repair:
             state[name] = _paired(state[name], len(state[name]), latent.kv_lora_rank)
     change = "rotated rows of q_b_proj and kv_a_proj_with_mqa in pairs, not in halves"
     mistake = "queries and keys are laid out for rotary positions in halves"
-    return _other_weights(base, "rope_layout", change, mistake, state)
+    return repaired(base, "rope_layout", mistake, change=change, tensors=state)
 
 
 def _paired(rows: Tensor, head: int, plain: int) -> Tensor:
@@ -80,16 +80,10 @@ def _halves(base: Variant, parts: tuple[str, ...]) -> Repair:
     halves = {name: torch.cat(base.state[name].chunk(2, -1)[::-1], -1) for name in names}
     change = f"halves of the inputs of {', '.join(parts[:-1])} and {parts[-1]} exchanged"
     mistake = "attention reads the state before the embedding, not after it"
-    return _other_weights(base, "attention_halves", change, mistake, halves)
+    return repaired(base, "attention_halves", mistake, change=change, tensors=halves)
 
 
 FC, INPUT_NORM = "fc.weight", "input_norm.weight"
-_EMBEDDING_NORM, _HIDDEN_NORM = "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight"
-_SWAPPED_IDS = {
-    _EMBEDDING_NORM: "input_and_hidden_norm",
-    "token_layernorm.weight": "token_and_hidden_norm",
-}
-"""Id of the repair that exchanges the norm of the embedding with that of the state."""
 _MOST_PERMUTED = 3
 """Captured states of which all orders are tried; of more, only the reverse."""
 
@@ -126,24 +120,10 @@ def layers_needed(base: Variant, candidates: Sequence[Repair]) -> set[int]:
     return {layer for variant in variants for layer in variant.config.aux_layers}
 
 
-def _other_weights(
-    base: Variant, name: str, change: str, mistake: str, tensors: Mapping[str, Tensor]
-) -> Repair:
-    """Return the repair `name`, which replaces tensors."""
-    variant = replace(base, state={**base.state, **tensors})
-    return Repair(id=name, change=change, mistake=mistake, variant=variant, weights=True)
-
-
 def _other_flag(base: Variant, flag: str) -> Repair:
     """Return the repair that gives a flag its other value."""
     fields = {flag: not getattr(base.config, flag)}
-    return Repair(
-        id=flag,
-        change=f'"{flag}": {dumps(fields[flag])}',
-        mistake=f"{flag} has the wrong value",
-        variant=base.with_config(**fields),
-        fields=fields,
-    )
+    return repaired(base, flag, f"{flag} has the wrong value", fields=fields)
 
 
 def _halves_of_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
@@ -151,8 +131,8 @@ def _halves_of_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     first, second = ("embedding", "state") if base.config.mtp else ("state", "embedding")
     mistake = f"fc reads the {first} before the {second}, not after it"
     tensors = {FC: torch.cat(halves[::-1], -1)}
-    yield _other_weights(
-        base, "fc_halves", "halves of the columns of fc exchanged", mistake, tensors
+    yield repaired(
+        base, "fc_halves", mistake, change="halves of the columns of fc exchanged", tensors=tensors
     )
 
 
@@ -164,20 +144,16 @@ def _flags(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
 def _norms_before_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     config, states = base.config, len(base.config.aux_layers)
     names = [f"fc_norm.{state}.weight" for state in range(states)]
-    ones = torch.ones(config.aux_size)
-    fields = {"fc_norm": not config.fc_norm}
-    stored = all(name in base.state for name in names)
-    if config.fc_norm or stored:
+    if config.fc_norm or all(name in base.state for name in names):
         yield _other_flag(base, "fc_norm")
     else:
-        state = {**base.state, **dict.fromkeys(names, ones)}
-        yield Repair(
-            id="fc_norm_of_ones",
+        yield repaired(
+            base,
+            "fc_norm_of_ones",
+            "the norms of fc_norm were lost",
             change='"fc_norm": true, with weights of 1',
-            mistake="the norms of fc_norm were lost",
-            variant=replace(base.with_config(**fields), state=state),
-            fields=fields,
-            weights=True,
+            fields={"fc_norm": True},
+            tensors=dict.fromkeys(names, torch.ones(config.aux_size)),
         )
     if config.latent:  # vLLM's model of latent attention has no norm before fc
         return
@@ -193,18 +169,17 @@ def _exchanged(base: Variant, names: list[str]) -> Iterator[Repair]:
         return
     other = "norm_before_fc" if config.fc_norm else "fc_norm"
     one = "fc_norm" if config.fc_norm else "norm_before_fc"
-    fields = {one: False, other: True}
     if config.fc_norm:
         made = {INPUT_NORM: torch.cat([base.state[name] for name in names])}
     else:
         made = dict(zip(names, base.state[INPUT_NORM].chunk(len(names)), strict=True))
-    yield Repair(
-        id="fc_norm_or_norm_before_fc",
+    yield repaired(
+        base,
+        "fc_norm_or_norm_before_fc",
+        f"{one} was written for {other}",
         change=f'"{one}": false, "{other}": true, with the same norm weights',
-        mistake=f"{one} was written for {other}",
-        variant=replace(base.with_config(**fields), state={**base.state, **made}),
-        fields=fields,
-        weights=True,
+        fields={one: False, other: True},
+        tensors=made,
     )
 
 
@@ -218,10 +193,11 @@ def _captured_layers(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     others = {
         "captured layers are one too high": tuple(layer - 1 for layer in now),
         "captured layers are one too low": tuple(layer + 1 for layer in now),
-        "captured layers are not the default": _default(target.layers),
     }
+    with suppress(ValueError):  # too few layers to have a default
+        others["captured layers are not the default"] = default_aux_layers(target.layers)
     for mistake, layers in others.items():
-        inside = layers and layers[0] >= 0 and layers[-1] <= target.layers
+        inside = layers[0] >= 0 and layers[-1] <= target.layers
         if inside and layers not in seen and len(layers) == len(now):
             seen.add(layers)
             yield _other_layers(base, layers, f"{mistake} ({BEST_TRIED})")
@@ -244,31 +220,25 @@ def nearby_layers(
 
 
 def _other_layers(base: Variant, layers: tuple[int, ...], mistake: str) -> Repair:
-    return Repair(
-        id=f"captured_layers_{'_'.join(str(layer) for layer in layers)}",
-        change=f'"{AUX_LAYERS}": {list(layers)}',
-        mistake=mistake,
-        variant=base.with_config(aux_layers=layers),
+    return repaired(
+        base,
+        f"captured_layers_{'_'.join(str(layer) for layer in layers)}",
+        mistake,
         fields={AUX_LAYERS: list(layers)},
+        config={"aux_layers": layers},
     )
-
-
-def _default(layers: int) -> tuple[int, ...]:
-    try:
-        return default_aux_layers(layers)
-    except ValueError:
-        return ()
 
 
 def _rope(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     layer = base.config.layer
     if layer.rope_theta != target.rope_theta and base.scaling is None:
-        yield Repair(
-            id="rope_theta",
+        yield repaired(
+            base,
+            "rope_theta",
+            "rope_theta is not the target's",
             change=f'"rope_theta": {target.rope_theta:g}',
-            mistake="rope_theta is not the target's",
-            variant=base.with_config(layer=replace(layer, rope_theta=target.rope_theta)),
             fields={"rope_theta": target.rope_theta},
+            config={"layer": replace(layer, rope_theta=target.rope_theta)},
         )
 
 
@@ -293,19 +263,19 @@ def _vocabulary(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
             and ids.min() >= 0
             and ids.max() < base.config.layer.vocab_size
         ):
-            yield _other_weights(base, name, change, mistake, {"d2t": made})
+            yield repaired(base, name, mistake, change=change, tensors={"d2t": made})
 
 
 def _embedding_and_head(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     own = base.state.get(EMBEDDING)
     shape = target.embedding.shape
     if own is not None and own.shape == shape and not torch.equal(own, target.embedding):
-        yield _other_weights(
+        yield repaired(
             base,
             "targets_embedding",
-            "no embed_tokens in the weights: the engine shares the target's",
             "the drafter's embedding is not the target's",
-            {EMBEDDING: target.embedding},
+            change="no embed_tokens in the weights: the engine shares the target's",
+            tensors={EMBEDDING: target.embedding},
         )
     head = base.state.get(HEAD)
     if head is None or head.shape[-1] != target.head.shape[-1]:
@@ -316,91 +286,73 @@ def _embedding_and_head(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     if len(ids) <= len(target.head) and not base.config.reads_final_state:  # it has the target's
         mistake = "the drafter's head is not in the order of its vocabulary, or untrained"
         tensors = {HEAD: target.head[ids]}
-        yield _other_weights(base, "targets_head", "lm_head: the target's rows", mistake, tensors)
+        yield repaired(
+            base, "targets_head", mistake, change="lm_head: the target's rows", tensors=tensors
+        )
 
 
 def _orders(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     """Give each captured state the columns of another, and each norm's weights likewise."""
     states = len(base.config.aux_layers)
-    blocks = base.state[FC].chunk(states, -1)
-    norms = [f"fc_norm.{state}.weight" for state in range(states)]
-    for order in _permutations(states):
+    blocks, same = base.state[FC].chunk(states, -1), tuple(range(states))
+    norms = [f"fc_norm.{state}.weight" for state in same]
+    orders = [*itertools.permutations(same)][1:] if states <= _MOST_PERMUTED else [same[::-1]]
+    for order in orders:
         fc = {FC: torch.cat([blocks[at] for at in order], -1)}
-        moved = {
-            norms[to]: base.state[norms[at]] for to, at in enumerate(order) if base.config.fc_norm
-        }
-        words = ", ".join(str(at + 1) for at in order)
-        name = "_".join(str(at + 1) for at in order)
-        tried = [
+        places = enumerate(order) if base.config.fc_norm else ()
+        moved = {norms[to]: base.state[norms[at]] for to, at in places}
+        both = f"columns of fc{' and norms' if moved else ''}"
+        for part, changed, mistake, tensors in (
             (
                 "states",
-                f"columns of fc{' and norms' if moved else ''}",
+                both,
                 "the captured states are in another order than fc expects",
                 {**fc, **moved},
-            )
-        ]
-        if moved:
-            tried += [
-                ("fc", "columns of fc", "the columns of fc are in another order than fc_norm", fc),
-                (
-                    "fc_norm",
-                    "fc_norm",
-                    "the norms of fc_norm are in another order than the columns of fc",
-                    moved,
-                ),
-            ]
-        for part, changed, mistake, tensors in tried:
+            ),
+            ("fc", "columns of fc", "the columns of fc are in another order than fc_norm", fc),
+            (
+                "fc_norm",
+                "fc_norm",
+                "the norms of fc_norm are in another order than the columns of fc",
+                moved,
+            ),
+        )[: 3 if moved else 1]:
+            words = ", ".join(str(at + 1) for at in order)
+            name = f"{part}_order_{'_'.join(str(at + 1) for at in order)}"
             change = f"{changed} in the order {words}"
-            yield _other_weights(base, f"{part}_order_{name}", change, mistake, tensors)
+            yield repaired(base, name, mistake, change=change, tensors=tensors)
 
 
-def _permutations(states: int) -> list[tuple[int, ...]]:
-    same = tuple(range(states))
-    if states > _MOST_PERMUTED:
-        return [same[::-1]]
-    return [order for order in itertools.permutations(same) if order != same]
-
-
-def _normed_state(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
-    if not base.config.mtp:
-        return
-    yield Repair(
-        id="normed_state",
-        change="the target's state after its final norm (SGLang gives it to the head, vLLM does "
-        "not)",
-        mistake="the head was trained on states after the target's final norm, and vLLM gives it "
-        "those before",
-        variant=base.with_config(aux_layers=(FINAL_STATE,)),
-    )
-
-
-def _swapped_norms_of_a_head(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+def _norms_of_a_head(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     if base.config.mtp:
-        yield _swapped(base, "token_layernorm.weight", "hidden_layernorm.weight")
+        yield repaired(
+            base,
+            "normed_state",
+            "the head was trained on states after the target's final norm, and vLLM gives it "
+            "those before",
+            change="the target's state after its final norm (SGLang gives it to the head, vLLM "
+            "does not)",
+            config={"aux_layers": (FINAL_STATE,)},
+        )
+        yield _swapped(base, "token_and_hidden_norm", "token_layernorm", "hidden_layernorm")
 
 
 def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
-    yield _swapped(base, _EMBEDDING_NORM, _HIDDEN_NORM)
+    names = "midlayer.input_layernorm", "midlayer.hidden_norm"
+    yield _swapped(base, "input_and_hidden_norm", *names)
 
 
-def _swapped(base: Variant, first: str, second: str) -> Repair:
+def _swapped(base: Variant, name: str, *norms: str) -> Repair:
     """Exchange the norms of the embedding and of the state."""
-    short = [name.removesuffix(".weight").rpartition(".")[2] for name in (first, second)]
-    words = " and ".join(short)
-    tensors = {first: base.state[second], second: base.state[first]}
-    change, mistake = f"{words} exchanged", f"{words} were exchanged"
-    return _other_weights(base, _SWAPPED_IDS[first], change, mistake, tensors)
+    words = " and ".join(norm.rpartition(".")[2] for norm in norms)
+    stored = [f"{norm}.weight" for norm in norms]
+    tensors = {to: base.state[at] for to, at in zip(stored, stored[::-1], strict=True)}
+    mistake = f"{words} were exchanged"
+    return repaired(base, name, mistake, change=f"{words} exchanged", tensors=tensors)
 
 
-_OF_FINAL_STATE = (_halves_of_fc, _normed_state, _swapped_norms_of_a_head)
-_OF_EAGLE3 = (
-    _flags,
-    _norms_before_fc,
-    _captured_layers,
-    _vocabulary,
-    _orders,
-    _swapped_norms,
-)
+_OF_FINAL_STATE = (_halves_of_fc, _norms_of_a_head)
+_OF_EAGLE3 = (_flags, _norms_before_fc, _captured_layers, _vocabulary, _orders, _swapped_norms)
 
 
 _LAYER_FIELDS = ("rope_theta", "rms_norm_eps", "partial_rotary_factor", *HEAD_FIELDS)

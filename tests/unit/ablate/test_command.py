@@ -34,7 +34,7 @@ from driftscope.ablate.intervention import (
     Attention,
 )
 from driftscope.ablate.result import Ablation, Decomposition, Part
-from driftscope.ablate.run import AblationOptions, run_ablation
+from driftscope.ablate.run import run_ablation
 from driftscope.boundary.json_document import ABLATION
 from driftscope.cli import run_reports
 from driftscope.cli.app import app
@@ -390,7 +390,9 @@ def ablation(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
         open_drafter(str(drafter)),
         target,
         lambda: Bench(target, lambda _: prompts),
-        AblationOptions(k=K, positions=10, wanted=(*FACTORIAL[1:], NORMED)),
+        k=K,
+        positions=10,
+        wanted=(*FACTORIAL[1:], NORMED),
         names=("eagle1", "target"),
     )
 

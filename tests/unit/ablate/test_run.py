@@ -25,7 +25,6 @@ from driftscope.ablate.chains import (
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
 from driftscope.ablate.result import (
     Ablation,
-    Drafts,
     Matches,
     ablation_of,
     coverage_of,
@@ -237,16 +236,10 @@ def _ablation(**rates: float) -> Ablation:
 
 
 def _of(matches: Mapping[str, list[Matches]]) -> Ablation:
-    drafts = [
-        Drafts(
-            intervention=INTERVENTIONS[name],
-            matches=match,
-            as_served=matches[AS_SERVED],
-            figures={"fed_rms": (1.0,) * K},
-        )
-        for name, match in matches.items()
-    ]
-    return ablation_of(drafts, coverage_of([]), None, drafter="d", target="t", not_applicable={})
+    figures = {name: {"fed_rms": (1.0,) * K} for name in matches}
+    return ablation_of(
+        matches, figures, coverage_of([]), None, drafter="d", target="t", not_applicable={}
+    )
 
 
 def test_lengths_rates_and_differences_are_those_of_the_matches() -> None:
