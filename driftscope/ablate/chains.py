@@ -133,7 +133,18 @@ def ablated_draft(
         matches.append(step.token_ids == right)
         figures.append(prefix.figures(step))
         ends = (going_on & ~matches[-1]).nonzero()[:, 0]
-        rejections.append(_rejections(prefix, step, right, anchors, ends))
+        # The rows of the chains `ends` [R], whose tokens are not those of `right` [A].
+        logits, passage = step.logits[ends].float(), prefix.passage
+        known = prefix.drafter.target_ids(torch.arange(logits.shape[-1], device=logits.device))
+        is_right = known == right[ends][:, None]
+        own = torch.where(is_right, logits, -torch.inf).amax(-1, keepdim=True)
+        rank = torch.where(is_right.any(-1), 1 + (logits > own).sum(-1), 0)
+        closeness = torch.zeros(len(ends), device=logits.device)
+        if passage.runner_up is not None and passage.closeness is not None:
+            at = anchors[ends] + 1 + step.depth - passage.prompt_tokens
+            second = step.token_ids[ends] == passage.runner_up[at]
+            closeness = torch.where(second, passage.closeness[at], 0.0)
+        rejections.append(torch.stack([rank.to(closeness), closeness], 1))
         going_on &= matches[-1]
     return AblatedDraft(
         matches=torch.stack(matches, 1),
@@ -168,20 +179,3 @@ def better_of(first: Tensor, second: Tensor) -> Tensor:
     """Return, row by row, the matches [A, K] that are accepted further."""
     accepted = [matches.long().cumprod(-1).sum(-1) for matches in (first, second)]
     return torch.where((accepted[1] > accepted[0])[:, None], second, first)
-
-
-def _rejections(
-    prefix: Prefix, step: ChainStep, right: Tensor, anchors: Tensor, ends: Tensor
-) -> Tensor:
-    """Return the rows of the chains `ends` [R], whose tokens are not those of `right` [A]."""
-    logits, passage = step.logits[ends].float(), prefix.passage
-    known = prefix.drafter.target_ids(torch.arange(logits.shape[-1], device=logits.device))
-    is_right = known == right[ends][:, None]
-    own = torch.where(is_right, logits, -torch.inf).amax(-1, keepdim=True)
-    rank = torch.where(is_right.any(-1), 1 + (logits > own).sum(-1), 0)
-    closeness = torch.zeros(len(ends), device=logits.device)
-    if passage.runner_up is not None and passage.closeness is not None:
-        at = anchors[ends] + 1 + step.depth - passage.prompt_tokens
-        second = step.token_ids[ends] == passage.runner_up[at]
-        closeness = torch.where(second, passage.closeness[at], 0.0)
-    return torch.stack([rank.to(closeness), closeness], 1)

@@ -169,20 +169,6 @@ class PromptMeter:
         return MeasuredPrompt(drafts=drafts, vocabulary=vocabulary)
 
 
-def _without_effect(
-    drafter: Drafter, dtype: torch.dtype | None, wanted: Iterable[Intervention]
-) -> dict[str, str]:
-    found = {}
-    for intervention in wanted:
-        if intervention.size is Size.NORMED and drafter.config.norm_output:
-            found[intervention.id] = "its state is normed before it is fed as it is (norm_output)"
-        if intervention.size is Size.NORMED and drafter.config.eagle1:
-            found[intervention.id] = "an EAGLE-1 drafter has no final norm"
-        if intervention.served_dtype and dtype is None:
-            found[intervention.id] = "no config names a dtype narrower than float32 (torch_dtype)"
-    return found
-
-
 Progress = Callable[[Sequence[Any]], Iterable[Any]]
 
 
@@ -211,7 +197,14 @@ def run_ablation(
     variant, teacher = variant.with_shared_head(loaded.facts.head), loaded.teacher
     drafter, dtype = variant.build(teacher.device), served_dtype(target, files)
     asked = [INTERVENTIONS[name] for name in wanted]
-    idle = _without_effect(drafter, dtype, asked)
+    idle = {}
+    for intervention in asked:
+        if intervention.size is Size.NORMED and drafter.config.norm_output:
+            idle[intervention.id] = "its state is normed before it is fed as it is (norm_output)"
+        if intervention.size is Size.NORMED and drafter.config.eagle1:
+            idle[intervention.id] = "an EAGLE-1 drafter has no final norm"
+        if intervention.served_dtype and dtype is None:
+            idle[intervention.id] = "no config names a dtype narrower than float32 (torch_dtype)"
     chains = [INTERVENTIONS[AS_SERVED], *(made for made in asked if made.id not in idle)]
     narrow = dtype if any(chain.served_dtype for chain in chains) else None
     meter = PromptMeter(

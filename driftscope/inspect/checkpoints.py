@@ -249,7 +249,6 @@ _OF_LAYER = re.compile(
 )
 
 
-_LAYERS_OF_BLOCKS = ("target_layer_ids", "dspark_target_layer_ids")
 _USUAL_STATES = 3
 _SIZES = ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 _MLA_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -257,7 +256,7 @@ _MLA_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_di
 
 def _size(folder: Path, fields: Mapping[str, Any], name: str) -> int:
     value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise CheckpointError(
             f"{folder / 'config.json'}: {name} is {value!r}; a positive whole number is needed"
         )
@@ -281,8 +280,8 @@ class DrafterFiles:
     @property
     def eagle_config(self) -> Mapping[str, Any]:
         """The nested `eagle_config`; empty if there is none."""
-        nested = self.fields.get("eagle_config")
-        return nested if isinstance(nested, dict) else {}
+        nested: Mapping[str, Any] = self.fields.get("eagle_config") or {}
+        return nested
 
     @property
     def hidden_size(self) -> int:
@@ -323,8 +322,8 @@ class DrafterFiles:
     @property
     def dflash_config(self) -> Mapping[str, Any]:
         """The nested `dflash_config`; empty if there is none."""
-        nested = self.fields.get("dflash_config")
-        return nested if isinstance(nested, dict) else {}
+        nested: Mapping[str, Any] = self.fields.get("dflash_config") or {}
+        return nested
 
     @property
     def aux_layers(self) -> tuple[int, ...] | None:
@@ -422,7 +421,10 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
         tensors={common_name(name): tensor for name, tensor in sorted(tensors.items())},
     )
     if known:
-        _check_config(drafter)
+        heads, latent = (found.family is family for family in (Family.HEADS, Family.MLA))
+        sizes = ("hidden_size", "vocab_size") if heads else _SIZES
+        for size in (*sizes, *(_MLA_SIZES if latent else ())):
+            drafter.size(size)
     return drafter
 
 
@@ -465,21 +467,6 @@ def _target_with_heads(
     )
     _ = drafter.hidden_size
     return drafter
-
-
-def _check_config(drafter: DrafterFiles) -> None:
-    heads = drafter.format.family is Family.HEADS
-    sizes = ("hidden_size", "vocab_size") if heads else _SIZES
-    for size in (*sizes, *(_MLA_SIZES if drafter.format.family is Family.MLA else ())):
-        drafter.size(size)
-    layers = (drafter.fields.get(name) for name in (AUX_LAYERS, *_LAYERS_OF_BLOCKS))
-    nested = drafter.eagle_config.get(AUX_LAYERS), drafter.dflash_config.get("target_layer_ids")
-    for place in (*layers, *nested):
-        if place and not (isinstance(place, list) and all(isinstance(x, int) for x in place)):
-            raise CheckpointError(
-                f"{drafter.folder / 'config.json'}: captured layers are {place!r}; a list of whole "
-                "numbers is needed"
-            )
 
 
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")

@@ -313,7 +313,10 @@ def drafter_architecture(config: Mapping[str, Any], method: str | None = None) -
     if not first:
         return None
     if method in _PREFIXES:
-        return _prefixed(_CONVERTED.get(first) or of_target or first, method)
+        name = _CONVERTED.get(first) or of_target or first
+        prefix = _PREFIXES[method]
+        there = name.startswith(prefix) or (method != "eagle" and name.endswith(prefix))
+        return name if there or name in _AS_NAMED else f"{prefix}{name}"
     if first == "DSparkDraftModel" and model == "qwen3":
         return "Qwen3DSparkModel"
     return IN_SGLANG.get(first, first) if method is None else first
@@ -321,13 +324,6 @@ def drafter_architecture(config: Mapping[str, Any], method: str | None = None) -
 
 _CONVERTED = {"MistralLarge3ForCausalLM": "EagleMistralLarge3ForCausalLM"}
 """Architecture -> the one that vLLM reads instead (SpeculativeConfig.hf_config_override)."""
-
-
-def _prefixed(name: str, method: str) -> str:
-    """Return an architecture with the method in front, as vLLM's EAGLEConfig writes it."""
-    prefix = _PREFIXES[method]
-    there = name.startswith(prefix) or (method != "eagle" and name.endswith(prefix))
-    return name if there or name in _AS_NAMED else f"{prefix}{name}"
 
 
 def _of_speculators(config: Mapping[str, Any], kind: str) -> str | None:

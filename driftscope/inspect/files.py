@@ -363,46 +363,36 @@ def find_tensors(folder: Path, opening: Opening = CAREFUL) -> TensorFiles:
     files = (single,) if single.exists() else tuple(sorted(folder.glob("*.safetensors")))
     if files:
         return TensorFiles(files=files, by_name=None)
-    pickles = weight_pickles(folder)
+    pickles, read = weight_pickles(folder), opening.read_pickle
     if not pickles:
         raise CheckpointError(f"{folder}: holds no *.safetensors file")
-    return _pickled(pickles, opening.read_pickle)
-
-
-def _pickled(files: tuple[Path, ...], read: Reader | None) -> TensorFiles:
+    first = pickles[0]
     if read is None:
         raise CheckpointError(
-            f"{files[0]}: is a pickle, which is not opened because loading it can run code; save "
+            f"{first}: is a pickle, which is not opened because loading it can run code; save "
             "the weights as model.safetensors, or give --allow-pickle to load tensors alone"
         )
-    index = files[0].parent / PICKLE_INDEX
-    if index.exists():
-        return _indexed(index, read)
-    if len(files) > 1 and not files[0].match(SHARDS):
+    if (folder / PICKLE_INDEX).exists():
+        return _indexed(folder / PICKLE_INDEX, read)
+    if len(pickles) > 1 and not first.match(SHARDS):
         raise CheckpointError(
-            f"{files[0].parent}: holds several pickles ({files[0].name}, {files[1].name}); leave "
+            f"{folder}: holds several pickles ({first.name}, {pickles[1].name}); leave "
             "the one with the weights"
         )
-    return TensorFiles(files=files, by_name=None, read=read)
+    return TensorFiles(files=pickles, by_name=None, read=read)
 
 
 def _indexed(index: Path, read: Reader) -> TensorFiles:
-    by_name = _read_index(index)
-    return TensorFiles(files=tuple(sorted(set(by_name.values()))), by_name=by_name, read=read)
+    def fits(file: object) -> bool:
+        return isinstance(file, str) and 0 < len(file.encode()) <= MAX_FILE_NAME_BYTES
 
-
-def _is_file_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value.encode()) <= MAX_FILE_NAME_BYTES
-
-
-def _read_index(path: Path) -> dict[str, Path]:
     try:
-        entries = parse_bounded_json(read_bytes(path, limit=MAX_JSON_BYTES))["weight_map"]
-        names = {name: file for name, file in entries.items() if _is_file_name(file)}
-        if len(names) < len(entries):
+        entries = parse_bounded_json(read_bytes(index, limit=MAX_JSON_BYTES))["weight_map"]
+        if not all(map(fits, entries.values())):
             raise ValueError("a shard without a name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: is no index of shards ({first_line(error)})") from error
-    if any(Path(file).name != file for file in names.values()):
-        raise CheckpointError(f"{path}: names a shard outside its folder")
-    return {name: path.parent / file for name, file in names.items()}
+        raise CheckpointError(f"{index}: is no index of shards ({first_line(error)})") from error
+    if any(Path(file).name != file for file in entries.values()):
+        raise CheckpointError(f"{index}: names a shard outside its folder")
+    by_name = {name: index.parent / file for name, file in entries.items()}
+    return TensorFiles(files=tuple(sorted(set(by_name.values()))), by_name=by_name, read=read)

@@ -57,7 +57,17 @@ def read_pickle(path: Path) -> Mapping[str, StoredTensor]:
 
     Raises CheckpointError for a file that is missing or damaged, or holds more than tensors.
     """
-    return {name: _stored(path, name, tensor) for name, tensor in _state(path, _load(path)).items()}
+    loaded = _load(path)
+    from torch import Tensor
+
+    inner = loaded if isinstance(loaded, dict) else {}
+    for key in _INNER:
+        if isinstance(inner.get(key), dict):
+            inner = inner[key]
+    state = {key: tensor for key, tensor in inner.items() if isinstance(tensor, Tensor)}
+    if not state or not all(isinstance(key, str) for key in state):
+        raise CheckpointError(f"{path}: holds no tensors by name; {_SAVE}")
+    return {name: _stored(path, name, tensor) for name, tensor in state.items()}
 
 
 def _load(path: Path) -> Any:
@@ -90,19 +100,6 @@ def _reason(error: pickle.UnpicklingError) -> str:
     named = _FORBIDDEN.search(str(error))
     asks = f", and asks for {named[1]}" if named else ""
     return f"it holds more than tensors{asks}"
-
-
-def _state(path: Path, loaded: Any) -> dict[str, Tensor]:
-    from torch import Tensor
-
-    inner = loaded if isinstance(loaded, dict) else {}
-    for key in _INNER:
-        if isinstance(inner.get(key), dict):
-            inner = inner[key]
-    state = {key: tensor for key, tensor in inner.items() if isinstance(tensor, Tensor)}
-    if not state or not all(isinstance(key, str) for key in state):
-        raise CheckpointError(f"{path}: holds no tensors by name; {_SAVE}")
-    return state
 
 
 def _stored(path: Path, name: str, tensor: Tensor) -> LoadedTensor:

@@ -56,10 +56,49 @@ def check_norm_flags(inspected: Inspected) -> Iterator[CheckResult]:
     else:
         yield from _flag_and_weights(drafter, "fc_norm")
         yield from _flag_and_weights(drafter, "norm_before_fc")
-    yield from _both(drafter)
-    yield from _unread(drafter)
+    if drafter.flag("fc_norm") and drafter.flag("norm_before_fc"):
+        yield CheckResult(
+            id="two_norms_before_fc",
+            level=Level.WARNING,
+            title="fc_norm and norm_before_fc are both on",
+            expected="one of them; EAGLE-3.1 has fc_norm",
+            rule=f"{SPECULATORS}; {VLLM_MODEL}: applies one after the other",
+            there='"fc_norm": true, "norm_before_fc": true',
+            change='"norm_before_fc": false, if it was trained with fc_norm alone',
+            certainty=Certainty.LIKELY,
+        )
+    # Flags that are set where the engine does not look.
+    layer = drafter.raw.get("transformer_layer_config")
+    places: list[tuple[str, Any, tuple[str, ...]]] = [
+        ("eagle_config", drafter.raw.get("eagle_config"), ("fc_norm", "norm_output")),
+        ("transformer_layer_config", layer, FLAGS),
+    ]
+    for place, fields, names in places:
+        for name in names if isinstance(fields, dict) else ():
+            if fields.get(name) and not drafter.flag(name):
+                yield CheckResult(
+                    id="flag_not_read",
+                    level=Level.ERROR,
+                    title=f"{name} is set in {place}, where it is not read",
+                    expected=f"{name} at the top level of config.json",
+                    rule=VLLM_SPECULATORS if drafter.format.speculators else VLLM_MODEL,
+                    there=f'"{place}": {{"{name}": true}}, and none at the top level',
+                    change=f'"{name}": true at the top level',
+                )
     yield from _not_boolean(drafter)
-    yield from _all_ones(drafter)
+    for flag, prefix in _WEIGHTS.items():
+        norms = [norm for norm in drafter.named(prefix).values() if norm.is_float]
+        if drafter.flag(flag) and norms and all(np.all(norm.array() == 1) for norm in norms):
+            yield CheckResult(
+                id="norm_all_ones",
+                level=Level.WARNING,
+                title=f"all weights of {flag} are exactly 1",
+                expected="weights that training moved",
+                rule="a norm starts at 1, and each step of training changes it",
+                there=f"{len(norms)} of {prefix}*, all 1",
+                change="export the trained norms; a conversion may have made these anew",
+                certainty=Certainty.LIKELY,
+            )
 
 
 def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
@@ -154,41 +193,6 @@ def _swapped(drafter: DrafterFiles) -> CheckResult | None:
     return None
 
 
-def _both(drafter: DrafterFiles) -> Iterator[CheckResult]:
-    if drafter.flag("fc_norm") and drafter.flag("norm_before_fc"):
-        yield CheckResult(
-            id="two_norms_before_fc",
-            level=Level.WARNING,
-            title="fc_norm and norm_before_fc are both on",
-            expected="one of them; EAGLE-3.1 has fc_norm",
-            rule=f"{SPECULATORS}; {VLLM_MODEL}: applies one after the other",
-            there='"fc_norm": true, "norm_before_fc": true',
-            change='"norm_before_fc": false, if it was trained with fc_norm alone',
-            certainty=Certainty.LIKELY,
-        )
-
-
-def _unread(drafter: DrafterFiles) -> Iterator[CheckResult]:
-    """Yield flags that are set where the engine does not look."""
-    layer = drafter.raw.get("transformer_layer_config")
-    places: list[tuple[str, Any, tuple[str, ...]]] = [
-        ("eagle_config", drafter.raw.get("eagle_config"), ("fc_norm", "norm_output")),
-        ("transformer_layer_config", layer, FLAGS),
-    ]
-    for place, fields, names in places:
-        for name in names if isinstance(fields, dict) else ():
-            if fields.get(name) and not drafter.flag(name):
-                yield CheckResult(
-                    id="flag_not_read",
-                    level=Level.ERROR,
-                    title=f"{name} is set in {place}, where it is not read",
-                    expected=f"{name} at the top level of config.json",
-                    rule=VLLM_SPECULATORS if drafter.format.speculators else VLLM_MODEL,
-                    there=f'"{place}": {{"{name}": true}}, and none at the top level',
-                    change=f'"{name}": true at the top level',
-                )
-
-
 def _not_boolean(drafter: DrafterFiles) -> Iterator[CheckResult]:
     for name in FLAGS:
         value = drafter.raw.get(name)
@@ -201,22 +205,6 @@ def _not_boolean(drafter: DrafterFiles) -> Iterator[CheckResult]:
                 rule=f"{VLLM_MODEL}: any text counts as true",
                 there=f'"{name}": {value!r}',
                 change=f'"{name}": {dumps(str(value).lower() in _TRUE)}',
-            )
-
-
-def _all_ones(drafter: DrafterFiles) -> Iterator[CheckResult]:
-    for flag, prefix in _WEIGHTS.items():
-        norms = [norm for norm in drafter.named(prefix).values() if norm.is_float]
-        if drafter.flag(flag) and norms and all(np.all(norm.array() == 1) for norm in norms):
-            yield CheckResult(
-                id="norm_all_ones",
-                level=Level.WARNING,
-                title=f"all weights of {flag} are exactly 1",
-                expected="weights that training moved",
-                rule="a norm starts at 1, and each step of training changes it",
-                there=f"{len(norms)} of {prefix}*, all 1",
-                change="export the trained norms; a conversion may have made these anew",
-                certainty=Certainty.LIKELY,
             )
 
 

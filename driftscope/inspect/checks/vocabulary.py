@@ -88,7 +88,9 @@ def check_special_tokens(inspected: Inspected) -> Iterator[CheckResult]:
 
 def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
     ids, marked = table + np.arange(len(table)), _marked(drafter)
-    if _holds_ids(table, ids, drafter.vocab_size):
+    ascending = len(table) > 1 and bool(np.all(np.diff(table) > 0))
+    inside = int(table.min()) >= 0 and int(table.max()) < drafter.vocab_size
+    if ascending and inside and int(ids.max()) - drafter.vocab_size >= len(table) // 2:
         yield _result(
             "d2t_absolute",
             "d2t holds the target's ids themselves, not the differences",
@@ -126,18 +128,6 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
             f"{len(ids) - len(np.unique(ids))} repeated target ids",
             "save d2t as it was in training",
         )
-    yield from _against_mask(drafter, ids)
-
-
-def _holds_ids(table: Ids, ids: Ids, vocabulary: int) -> bool:
-    """Whether the table looks like ascending ids of the target: taken for differences, they lead
-    past its vocabulary by most of the drafter's, where a shifted table does so by the shift."""
-    ascending = len(table) > 1 and bool(np.all(np.diff(table) > 0))
-    inside = int(table.min()) >= 0 and int(table.max()) < vocabulary
-    return ascending and inside and int(ids.max()) - vocabulary >= len(table) // 2
-
-
-def _against_mask(drafter: DrafterFiles, ids: Ids) -> Iterator[CheckResult]:
     chosen = _marked(drafter)
     if chosen is not None and not np.array_equal(chosen, np.unique(ids)):
         yield _result(

@@ -29,19 +29,16 @@ class LatentConfig:
     def from_hf(cls, fields: Mapping[str, Any]) -> LatentConfig:
         """Read the fields of a parsed `config.json`. Raises KeyError for a size that is absent."""
         sizes = {name: int(fields[name]) for name in cls.__dataclass_fields__ if name != "scale"}
-        return cls(**sizes, scale=_scale(fields))
+        rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+        factor, share = float(rope.get("factor", 1.0)), float(rope.get("mscale_all_dim") or 0.0)
+        # The square of YaRN's temperature, as in vLLM's DeepseekV2MLAAttention.
+        scale = (0.1 * share * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
+        return cls(**sizes, scale=scale)
 
     def to_hf(self) -> dict[str, Any]:
         """Return the sizes as fields of a `config.json`."""
         names = (name for name in self.__dataclass_fields__ if name != "scale")
         return {name: getattr(self, name) for name in names}
-
-
-def _scale(fields: Mapping[str, Any]) -> float:
-    """Return the square of YaRN's temperature, as vLLM's DeepseekV2MLAAttention does."""
-    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    factor, share = float(rope.get("factor", 1.0)), float(rope.get("mscale_all_dim") or 0.0)
-    return (0.1 * share * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
 
 
 BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
@@ -81,7 +78,19 @@ class DecoderConfig:
         Raises KeyError for a size that has no usual value, and ValueError for a share of rotated
         numbers that vLLM refuses.
         """
-        known = {**_usual(fields), **fields, **_rope(fields)}
+        # The values that transformers' LlamaConfig gives to absent sizes.
+        heads = fields.get("num_attention_heads")
+        usual = {
+            "num_key_value_heads": heads,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "max_position_embeddings": 2048,
+        }
+        if heads and fields.get("hidden_size"):
+            usual["head_dim"] = fields["hidden_size"] // heads
+        theta = (fields.get("rope_parameters") or {}).get("rope_theta")
+        share = {"partial_rotary_factor": rotary_share(fields)}
+        known = {**usual, **fields, **(share if theta is None else {"rope_theta": theta, **share})}
         if not 0 < known["partial_rotary_factor"] <= 1:
             raise ValueError("partial_rotary_factor is not above 0 and at most 1")
         return cls(**{name: known[name] for name in cls.__dataclass_fields__})
@@ -290,20 +299,6 @@ def _biases(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"attention_bias": attention, "output_bias": attention, "mlp_bias": mlp}
 
 
-def _usual(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that transformers' LlamaConfig gives to absent sizes."""
-    heads = fields.get("num_attention_heads")
-    usual = {
-        "num_key_value_heads": heads,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "max_position_embeddings": 2048,
-    }
-    if heads and fields.get("hidden_size"):
-        usual["head_dim"] = fields["hidden_size"] // heads
-    return usual
-
-
 ROTARY_SHARE = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
 """Names of the share of a head that is rotated, in the order in which vLLM takes them
 (patch_rope_parameters in vllm/transformers_utils/config.py 0.32)."""
@@ -315,14 +310,6 @@ def rotary_share(fields: Mapping[str, Any]) -> float:
     places = (nested if isinstance(nested, dict) else {}, fields)
     found = (place.get(name) for name in ROTARY_SHARE for place in places)
     return float(next((share for share in found if isinstance(share, int | float)), 1.0))
-
-
-def _rope(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of rotary positions, whose base transformers 5 writes in
-    rope_parameters."""
-    theta = (fields.get("rope_parameters") or {}).get("rope_theta")
-    share = {"partial_rotary_factor": rotary_share(fields)}
-    return share if theta is None else {"rope_theta": theta, **share}
 
 
 def _unless(value: int | None, usual: int) -> int | None:

@@ -120,7 +120,16 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     if config.eagle1:  # engines give it the target's head
         config = replace(config, fc_bias=FC_BIAS in state)
         state.pop(HEAD, None)
-    return _completed(Variant(config=config, state=state, scaling=_scaling(files, config)))
+    # Add what an engine makes up for weights that are missing: norms of ones, a table of
+    # zeros.
+    variant = Variant(config=config, state=state, scaling=_scaling(files, config))
+    needed = _without_weights(variant.config).state_dict()
+    made = {
+        name: torch.ones(tensor.shape) if "norm" in name else torch.zeros(tensor.shape).long()
+        for name, tensor in needed.items()
+        if name not in variant.state and ("norm" in name or name == "d2t")
+    }
+    return replace(variant, state={**variant.state, **made})
 
 
 def _config(files: DrafterFiles, target_layers: int) -> DrafterConfig:
@@ -150,7 +159,14 @@ def _unfit(files: DrafterFiles) -> str | None:
     if row is None or row.family in (Family.BLOCKS, Family.HEADS) or row.parallel:
         return f"no reference implementation of {files.format.name}"
     if files.format.family is Family.MTP:
-        return _unfit_heads(files)
+        heads = find_heads(files.raw, files.tensors)
+        if heads is None or not heads.heads:
+            return "it has no MTP heads"
+        if files.format.architecture != MIMO:
+            return f"no reference implementation of the MTP heads of {files.format.architecture}"
+        if len(heads.heads) > 1:
+            return f"it has {len(heads.heads)} MTP heads, and the reference implementation runs one"
+        return "its weights are quantised" if files.quantized else None
     if files.format.family is Family.MLA and (reason := _unfit_latent(fields)):
         return reason
     if files.quantized:
@@ -167,34 +183,12 @@ def _unfit(files: DrafterFiles) -> str | None:
     return None
 
 
-def _unfit_heads(files: DrafterFiles) -> str | None:
-    heads = find_heads(files.raw, files.tensors)
-    if heads is None or not heads.heads:
-        return "it has no MTP heads"
-    if files.format.architecture != MIMO:
-        return f"no reference implementation of the MTP heads of {files.format.architecture}"
-    if len(heads.heads) > 1:
-        return f"it has {len(heads.heads)} MTP heads, and the reference implementation runs one"
-    return "its weights are quantised" if files.quantized else None
-
-
 def _unfit_latent(fields: Mapping[str, Any]) -> str | None:
     if not fields.get("q_lora_rank"):
         return "its queries have no rank (q_lora_rank), without which vLLM cannot load it"
     if _rope_kind(fields) not in ("default", "yarn"):
         return f"no reference implementation of rotary positions of type {_rope_kind(fields)}"
     return None
-
-
-def _completed(variant: Variant) -> Variant:
-    """Add what an engine makes up for weights that are missing: norms of ones, a table of zeros."""
-    needed = _without_weights(variant.config).state_dict()
-    made = {
-        name: torch.ones(tensor.shape) if "norm" in name else torch.zeros(tensor.shape).long()
-        for name, tensor in needed.items()
-        if name not in variant.state and ("norm" in name or name == "d2t")
-    }
-    return replace(variant, state={**variant.state, **made})
 
 
 def _without_weights(config: DrafterConfig) -> Drafter:

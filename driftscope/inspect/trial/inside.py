@@ -111,10 +111,20 @@ def inside_of(prompts: Sequence[InsideSums]) -> Inside:
     depths = len(prompts[0].fed)
     fed = np.array([prompt.fed for prompt in prompts])
     several = depths > 1
+    reached, sure, right = (
+        np.array([getattr(prompt, name) for prompt in prompts])
+        for name in ("reached", "sure", "right")
+    )
+    total = reached.sum(axis=0)
     return Inside(
         attention_drift=_attention(prompts, depths) if several else None,
         growth=estimates(ratio_of(fed[:, -1:], fed[:, :1]))[0] if several else None,
-        confidence=_confidence(prompts),
+        confidence=Confidence(
+            sure=tuple(
+                float(s / n) if n else None for s, n in zip(sure.sum(axis=0), total, strict=True)
+            ),
+            right=_rates(right, reached),
+        ),
         depths=depths,
     )
 
@@ -142,20 +152,6 @@ def _attention(prompts: Sequence[InsideSums], depths: int) -> AttentionDrift:
         even=np.array([prompt.even for prompt in prompts]),
     )
     return with_sink(drift, kept)
-
-
-def _confidence(prompts: Sequence[InsideSums]) -> Confidence:
-    reached, sure, right = (
-        np.array([getattr(prompt, name) for prompt in prompts])
-        for name in ("reached", "sure", "right")
-    )
-    total = reached.sum(axis=0)
-    return Confidence(
-        sure=tuple(
-            float(s / n) if n else None for s, n in zip(sure.sum(axis=0), total, strict=True)
-        ),
-        right=_rates(right, reached),
-    )
 
 
 def _rates(right: Matrix, reached: Matrix) -> tuple[Estimate | None, ...]:

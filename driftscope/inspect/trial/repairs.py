@@ -39,7 +39,12 @@ def attention_repairs(base: Variant) -> Iterator[Repair]:
     latent = base.config.latent
     yield _in_pairs(base, latent) if latent else _in_halves(base)
     if not base.config.reads_final_state:
-        yield _halves(base, _LATENT_INPUTS if latent else _PLAIN_INPUTS)
+        parts = _LATENT_INPUTS if latent else _PLAIN_INPUTS
+        names = [f"{_FIRST}{part}.weight" for part in parts]
+        halves = {name: torch.cat(base.state[name].chunk(2, -1)[::-1], -1) for name in names}
+        change = f"halves of the inputs of {', '.join(parts[:-1])} and {parts[-1]} exchanged"
+        mistake = "attention reads the state before the embedding, not after it"
+        yield repaired(base, "attention_halves", mistake, change=change, tensors=halves)
 
 
 def _in_halves(base: Variant) -> Repair:
@@ -73,14 +78,6 @@ def _paired(rows: Tensor, head: int, plain: int) -> Tensor:
     first, second = turned.chunk(2, 1)
     paired = torch.stack([first, second], 2).flatten(1, 2)
     return torch.cat([kept, paired], 1).reshape(rows.shape)
-
-
-def _halves(base: Variant, parts: tuple[str, ...]) -> Repair:
-    names = [f"{_FIRST}{part}.weight" for part in parts]
-    halves = {name: torch.cat(base.state[name].chunk(2, -1)[::-1], -1) for name in names}
-    change = f"halves of the inputs of {', '.join(parts[:-1])} and {parts[-1]} exchanged"
-    mistake = "attention reads the state before the embedding, not after it"
-    return repaired(base, "attention_halves", mistake, change=change, tensors=halves)
 
 
 FC, INPUT_NORM = "fc.weight", "input_norm.weight"
