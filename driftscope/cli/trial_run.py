@@ -15,7 +15,7 @@ from driftscope.cli.run_reports import steps
 from driftscope.distributions import MissingExtraError, needs
 from driftscope.errors import CheckpointError, NoDataError, UsageError
 from driftscope.inspect.checkpoints import TargetFiles, open_drafter, open_target
-from driftscope.inspect.checks.result import CheckResult, Level
+from driftscope.inspect.checks.result import CheckResult, warning
 from driftscope.inspect.drafter_classes import Family
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.inspection import NOT_RUN, Inspection
@@ -125,9 +125,8 @@ def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> In
 
 def _not_run(reason: str, expected: str) -> CheckResult:
     """Return that the drafter was not run, although it was asked for."""
-    return CheckResult(
+    return warning(
         id=NOT_RUN,
-        level=Level.WARNING,
         title="the drafter was not run, and no repair was tried",
         expected=expected,
         rule="driftscope.inspect.reference",

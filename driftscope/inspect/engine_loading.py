@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checkpoints import DrafterFiles, heads_wanted
-from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.checks.result import CheckResult, Inspected, error
 from driftscope.inspect.drafter_classes import (
     IN_THE_TARGET,
     Family,
@@ -300,9 +300,8 @@ def _refused(found: Mapping[str, Any], answer: Mapping[str, Any], engine: str) -
         "model": f"to build {answer.get('architecture')}",
         "weights": f"the tensor {found['tensor']}" if found["tensor"] else "the weights",
     }[answer["stage"]]
-    return CheckResult(
+    return error(
         id="refused_by_engine",
-        level=Level.ERROR,
         title=f"{engine.partition(' ')[0]} refuses {what}",
         expected="files that it loads",
         rule=f"{engine}, {found['place']}",
@@ -312,9 +311,8 @@ def _refused(found: Mapping[str, Any], answer: Mapping[str, Any], engine: str) -
 
 def _cut(answer: Mapping[str, Any], engine: str) -> Iterator[CheckResult]:
     if cut := answer["cut"]:
-        yield CheckResult(
+        yield error(
             id="wrong_shape",
-            level=Level.ERROR,
             title="tensors have other shapes than the config says",
             expected="tensors that the engine takes whole",
             rule=f"{engine}, load_weights of {answer['class']}: cuts them without an error",
@@ -325,9 +323,8 @@ def _cut(answer: Mapping[str, Any], engine: str) -> Iterator[CheckResult]:
 
 def _unfilled(answer: Mapping[str, Any], engine: str) -> Iterator[CheckResult]:
     if lacking := answer["unfilled"]:
-        yield CheckResult(
+        yield error(
             id="missing_tensor",
-            level=Level.ERROR,
             title="tensors are missing",
             expected=f"numbers for {len(lacking)} more parameters; without them they stay random",
             rule=f"{engine}, load_weights of {answer['class']}",

@@ -29,6 +29,9 @@ from driftscope.inspect.checks.result import (
     CheckResult,
     Inspected,
     Level,
+    error,
+    note,
+    warning,
 )
 from driftscope.inspect.checks.tensors import FC_BIAS
 from driftscope.inspect.drafter_classes import (
@@ -57,9 +60,8 @@ def check_norm_flags(inspected: Inspected) -> Iterator[CheckResult]:
         yield from _flag_and_weights(drafter, "fc_norm")
         yield from _flag_and_weights(drafter, "norm_before_fc")
     if drafter.flag("fc_norm") and drafter.flag("norm_before_fc"):
-        yield CheckResult(
+        yield warning(
             id="two_norms_before_fc",
-            level=Level.WARNING,
             title="fc_norm and norm_before_fc are both on",
             expected="one of them; EAGLE-3.1 has fc_norm",
             rule=f"{SPECULATORS}; {VLLM_MODEL}: applies one after the other",
@@ -76,9 +78,8 @@ def check_norm_flags(inspected: Inspected) -> Iterator[CheckResult]:
     for place, fields, names in places:
         for name in names if isinstance(fields, dict) else ():
             if fields.get(name) and not drafter.flag(name):
-                yield CheckResult(
+                yield error(
                     id="flag_not_read",
-                    level=Level.ERROR,
                     title=f"{name} is set in {place}, where it is not read",
                     expected=f"{name} at the top level of config.json",
                     rule=VLLM_SPECULATORS if drafter.format.speculators else VLLM_MODEL,
@@ -89,9 +90,8 @@ def check_norm_flags(inspected: Inspected) -> Iterator[CheckResult]:
     for flag, prefix in _WEIGHTS.items():
         norms = [norm for norm in drafter.named(prefix).values() if norm.is_float]
         if drafter.flag(flag) and norms and all(np.all(norm.array() == 1) for norm in norms):
-            yield CheckResult(
+            yield warning(
                 id="norm_all_ones",
-                level=Level.WARNING,
                 title=f"all weights of {flag} are exactly 1",
                 expected="weights that training moved",
                 rule="a norm starts at 1, and each step of training changes it",
@@ -106,9 +106,8 @@ def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
     drafter = inspected.drafter
     normed = any(drafter.flag(flag) or drafter.named(_WEIGHTS[flag]) for flag in _WEIGHTS)
     if drafter.flag("norm_output") and not normed:
-        yield CheckResult(
+        yield warning(
             id="norm_output_of_specforge",
-            level=Level.WARNING,
             title="norm_output is on in a drafter without the other norms of EAGLE-3.1",
             expected="norm_output together with fc_norm or norm_before_fc, as EAGLE-3.1 trains it",
             rule=f"{SPECFORGE}: writes true for EAGLE-3, which feeds the un-normed state",
@@ -118,9 +117,8 @@ def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
             certainty=Certainty.POSSIBLE,
         )
     if drafter.flag("fc_norm") and not drafter.flag("norm_output"):
-        yield CheckResult(
+        yield warning(
             id="norm_output_off",
-            level=Level.WARNING,
             title="norm_output is off in a drafter with fc_norm",
             expected="both, as EAGLE-3.1 trains them",
             rule=f"{VLLM_MODEL}: feeds the residual stream. Converters lost the field (vllm#46488)",
@@ -129,9 +127,8 @@ def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
             certainty=Certainty.POSSIBLE,
         )
     if drafter.format.speculators and any(drafter.flag(n) for n in ("fc_norm", "norm_output")):
-        yield CheckResult(
+        yield note(
             id="flags_need_newer_vllm",
-            level=Level.NOTE,
             title="older vLLM ignores fc_norm and norm_output of the speculators format",
             expected="a vLLM that has vllm#46488 (merged June 2026)",
             rule=f"{VLLM_SPECULATORS}: copies both fields; before, both were false",
@@ -142,9 +139,8 @@ def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
 def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]:
     there, prefix = drafter.named(_WEIGHTS[flag]), _WEIGHTS[flag]
     if drafter.flag(flag) and not there:
-        yield CheckResult(
+        yield error(
             id=f"{flag}_missing",
-            level=Level.ERROR,
             title=f"{flag} is on, and its weights are missing",
             expected=f"{prefix}*: without them each weight is 1",
             rule=VLLM_MODEL,
@@ -154,9 +150,8 @@ def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]
         )
     elif there and not drafter.flag(flag):
         dropped = flag == "norm_before_fc"
-        yield CheckResult(
+        yield error(
             id=f"{flag}_unused",
-            level=Level.ERROR,
             title=f"the weights of {flag} are there, and the flag is off",
             expected=f'"{flag}": true',
             rule=f"{VLLM_LOADER}: {'drops input_norm silently' if dropped else 'refuses fc_norm'}",
@@ -164,9 +159,8 @@ def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]
             change=f'"{flag}": true',
         )
     elif flag == "fc_norm" and there and len(there) != drafter.named_states:
-        yield CheckResult(
+        yield error(
             id="fc_norm_count",
-            level=Level.ERROR,
             title="fc_norm has another number of norms than there are captured states",
             expected=f"{drafter.named_states} norms",
             rule=VLLM_MODEL,
@@ -180,9 +174,8 @@ def _swapped(drafter: DrafterFiles) -> CheckResult | None:
     for flag, other in (("fc_norm", "norm_before_fc"), ("norm_before_fc", "fc_norm")):
         own, others = drafter.named(_WEIGHTS[flag]), drafter.named(_WEIGHTS[other])
         if drafter.flag(flag) and not drafter.flag(other) and others and not own:
-            return CheckResult(
+            return error(
                 id="fc_norm_and_norm_before_fc_swapped",
-                level=Level.ERROR,
                 title=f"{flag} is on, and the weights are those of {other}",
                 expected=f"{_WEIGHTS[flag]}*; fc_norm is one norm per captured state, "
                 "norm_before_fc one over all of them",
@@ -232,9 +225,8 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
     written = [layer - later for layer in named]
     nested, top = drafter.eagle_config.get(AUX_LAYERS), drafter.raw.get(AUX_LAYERS)
     if nested and top and list(nested) != list(top):
-        yield CheckResult(
+        yield error(
             id="captured_layers_contradict",
-            level=Level.ERROR,
             title="config.json names captured layers twice, differently",
             expected="the same list at the top level and in eagle_config",
             rule=f"{VLLM_CAPTURE}: reads the top level; SGLang reads eagle_config",
@@ -242,9 +234,8 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             change=f'"{AUX_LAYERS}": the list that it was trained with, in both places',
         )
     if nested and not top and not later:
-        yield CheckResult(
+        yield note(
             id="captured_layers_nested",
-            level=Level.NOTE,
             title="captured layers are named in eagle_config alone, where not every engine looks",
             expected=f'"{AUX_LAYERS}" at the top level too',
             rule="vLLM 0.32: its V2 model runner reads the top level alone "
@@ -255,9 +246,8 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
     if len(named) != drafter.aux_states:
         yield _uncounted(drafter, named)
     if sorted(set(named)) != list(named):
-        yield CheckResult(
+        yield error(
             id="captured_layers_order",
-            level=Level.ERROR,
             title="captured layers are repeated or not in ascending order",
             expected=f"{sorted(set(written))}",
             rule=f"{VLLM_CAPTURE}: sorts the list and drops repeated entries",
@@ -265,9 +255,8 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             change=f'"{field}": {sorted(set(written))}, and the columns of fc in this order',
         )
     if target is not None and not all(0 <= layer <= target.layers for layer in named):
-        yield CheckResult(
+        yield error(
             id="captured_layers_range",
-            level=Level.ERROR,
             title="a captured layer does not exist in the target",
             expected=f"layers 0 to {target.layers - later}"
             + ("" if later else " (0 is the embedding)"),
@@ -276,9 +265,8 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             change=f'"{field}": layers of this target',
         )
     if named[0] == 1 and not later and drafter.format.family is not Family.BLOCKS:
-        yield CheckResult(
+        yield note(
             id="captured_layers_in_sglang",
-            level=Level.NOTE,
             title="SGLang counts these captured layers differently",
             expected=f"{list(named)} in vLLM",
             rule=f"{SGLANG_CAPTURE}: adds 1 to each if the first is 1; before, always",
@@ -290,9 +278,8 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
 def _uncounted(drafter: DrafterFiles, named: tuple[int, ...]) -> CheckResult:
     """Return that vLLM builds `fc` for another number of states than it captures."""
     place = " in transformer_layer_config" if drafter.format.speculators else ""
-    return CheckResult(
+    return error(
         id="captured_layers_uncounted",
-        level=Level.ERROR,
         title="vLLM builds fc for another number of captured layers than config.json names",
         expected=f'"num_aux_hidden_states": {len(named)}{place}',
         rule=f"{VLLM_MODEL}: counts num_aux_hidden_states, or the list in eagle_config, or takes "
@@ -331,9 +318,8 @@ def check_medusa_bias(inspected: Inspected) -> Iterator[CheckResult]:
     drafter = inspected.drafter
     biases = [name for name in drafter.tensors if name.endswith(".bias")]
     if biases and not drafter.fields.get("medusa_fc_bias"):
-        yield CheckResult(
+        yield warning(
             id="medusa_bias_dropped",
-            level=Level.WARNING,
             title="vLLM drops the biases of the heads",
             expected='"medusa_fc_bias": true',
             rule="vLLM 0.32, medusa.py: builds biases if medusa_fc_bias is on, and passes over "
@@ -359,9 +345,8 @@ def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
         if size <= IGNORED_BELOW * largest:
             named = drafter.aux_layers
             layer = named[state] if named and state < len(named) else f"number {state + 1}"
-            yield CheckResult(
+            yield warning(
                 id="captured_layer_ignored",
-                level=Level.WARNING,
                 title=f"fc ignores captured layer {layer}",
                 expected="columns of comparable size for each captured layer",
                 rule="an RMS below a thousandth of the largest has no part in the sum",
@@ -375,9 +360,8 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
     target = inspected.target
     if inspected.drafter.format.family in (Family.BLOCKS, None):
         field, _ = inspected.drafter.layers_field
-        yield CheckResult(
+        yield error(
             id=UNNAMED,
-            level=Level.ERROR,
             title="config.json names no captured layers",
             expected=f'"{field}": the layers that it was trained with',
             rule=f"{VLLM_CAPTURE}: takes layers of EAGLE-3 by default",
@@ -391,9 +375,8 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
     except ValueError:
         layers = ()
     if target is not None and not layers:
-        yield CheckResult(
+        yield error(
             id="captured_layers_collapse",
-            level=Level.ERROR,
             title="config.json names no captured layers, and the default gives fewer than three",
             expected=f'"{AUX_LAYERS}": the layers that it was trained with',
             rule=f"{VLLM_DEFAULT}: 2, half and the third last of {target.layers} layers",
@@ -401,9 +384,8 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
             change=f'"{AUX_LAYERS}": the layers that it was trained with',
         )
     else:
-        yield CheckResult(
+        yield note(
             id=UNNAMED,
-            level=Level.NOTE,
             title="config.json names no captured layers; the engine uses its default",
             expected=f'"{AUX_LAYERS}": the layers that it was trained with',
             rule=VLLM_DEFAULT,
@@ -445,9 +427,8 @@ def check_rope(inspected: Inspected) -> Iterator[CheckResult]:
     if per_layer:  # layers of several kinds, each with its own positions
         return
     if rope_theta(own) != rope_theta(targets):
-        yield CheckResult(
+        yield warning(
             id="rope_theta_differs",
-            level=Level.WARNING,
             title="rope_theta is not the target's",
             expected=f'"rope_theta": {rope_theta(targets):g}',
             rule=_TRAINED,
@@ -456,9 +437,8 @@ def check_rope(inspected: Inspected) -> Iterator[CheckResult]:
             certainty=Certainty.POSSIBLE,
         )
     if _scaling(own) != _scaling(targets):
-        yield CheckResult(
+        yield warning(
             id="rope_scaling_differs",
-            level=Level.WARNING,
             title="the scaling of rotary positions is not the target's",
             expected=f"{_scaling(targets) or 'none'}",
             rule=_TRAINED,
@@ -475,9 +455,8 @@ def check_context(inspected: Inspected) -> Iterator[CheckResult]:
     own, targets = inspected.drafter.fields, inspected.target.fields
     ours, theirs = (config.get("max_position_embeddings") for config in (own, targets))
     if isinstance(ours, int) and isinstance(theirs, int) and ours < theirs:
-        yield CheckResult(
+        yield warning(
             id="context_shorter",
-            level=Level.WARNING,
             title="the drafter ends before the target's longest context",
             expected=f"{theirs} positions, or --max-model-len {ours}",
             rule="vLLM drafts nothing past the drafter's length (vllm#34734, #58080)",
@@ -487,9 +466,8 @@ def check_context(inspected: Inspected) -> Iterator[CheckResult]:
         )
     window = own.get("sliding_window") if own.get("use_sliding_window", True) else None
     if window and window != targets.get("sliding_window"):
-        yield CheckResult(
+        yield note(
             id="own_window",
-            level=Level.NOTE,
             title="the drafter has a sliding window of its own",
             expected="an engine that applies it",
             rule="speculators#684: engines that ignored it lost acceptance with long contexts",
@@ -527,9 +505,8 @@ def check_engine(inspected: Inspected) -> Iterator[CheckResult]:
     other = "vLLM" if drafter.for_sglang else "SGLang"
     ((theirs, ours),) = IN_SGLANG.items()
     name = ours if drafter.for_sglang else theirs
-    yield CheckResult(
+    yield note(
         id="architecture_of_one_engine",
-        level=Level.NOTE,
         title=f"{other} does not serve EAGLE-1 under this name of the architecture",
         expected=f'"architectures": ["{name}"] for {other}',
         rule=VLLM_EAGLE1_NAME if drafter.for_sglang else SGLANG_EAGLE1,

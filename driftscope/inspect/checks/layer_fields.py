@@ -18,7 +18,16 @@ from typing import Any
 
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checkpoints import DrafterFiles
-from driftscope.inspect.checks.result import VLLM, Certainty, CheckResult, Inspected, Level
+from driftscope.inspect.checks.result import (
+    VLLM,
+    Certainty,
+    CheckResult,
+    Inspected,
+    Level,
+    error,
+    note,
+    warning,
+)
 from driftscope.inspect.drafter_classes import MIMO, Family
 from driftscope.inspect.reference.config import ROTARY_SHARE, rotary_share
 
@@ -151,9 +160,8 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
     act = drafter.fields.get("hidden_act")
     reads_act = is_run or "hidden_act" in fields_read(vllm_models(), modules)
     if reads_act and act is not None and act not in NEUTRAL["hidden_act"].values:
-        yield CheckResult(
+        yield error(
             id="activation_refused",
-            level=Level.ERROR,
             title="vLLM and SGLang refuse the activation",
             expected='"hidden_act": "silu"',
             rule=f"{VLLM}, the MLP of {modules[0]}; SGLang 0.5.23, llama.py LlamaMLP",
@@ -162,9 +170,8 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
         )
     unlike = [reason for reason in not_promised(drafter) if not reason.startswith('"hidden_act"')]
     if unlike and is_run:
-        yield CheckResult(
+        yield warning(
             id="fields_not_run",
-            level=Level.WARNING,
             title="vLLM reads fields with which inspect cannot run the drafter",
             expected="usual values, or a measurement in the engine",
             rule=f"{VLLM}, {' and '.join(modules)}",
@@ -174,9 +181,8 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
         )
     for name, (value, effect) in SGLANG_ALONE.items():
         if drafter.fields.get(name) is value and value is not None:
-            yield CheckResult(
+            yield note(
                 id="field_of_sglang",
-                level=Level.NOTE,
                 title=f"SGLang {effect}, vLLM does not",
                 expected=f'"{name}": {dumps(not value)} for SGLang',
                 rule="SGLang 0.5.23, llama_eagle3.py",
@@ -208,9 +214,8 @@ def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
             f"{part}.{name}" for name in drafter.fields.get(part, {}) if name not in known | read
         ]
     if names and not drafter.format.speculators:
-        yield CheckResult(
+        yield note(
             id="fields_not_known",
-            level=Level.NOTE,
             title="config.json has fields that are not known to be read",
             expected="nothing to do, if the trainer wrote them for itself",
             rule=f"{VLLM}, {' and '.join(modules_of(drafter))}",
@@ -226,9 +231,8 @@ def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
     yield from _eps(drafter, target.fields)
     layers, count = drafter.fields.get(TARGET_LAYERS), target.layers
     if layers is not None and count and layers != count:
-        yield CheckResult(
+        yield warning(
             id="target_layers_differ",
-            level=Level.WARNING,
             title="the drafter was made for a target with another number of layers",
             expected=f'"{TARGET_LAYERS}": {count}',
             rule="trainers write the number of layers of the target that they trained beside",
@@ -238,9 +242,8 @@ def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
         )
     own, theirs = rotary_share(drafter.fields), rotary_share(target.fields)
     if own != theirs:
-        yield CheckResult(
+        yield warning(
             id="partial_rotary_differs",
-            level=Level.WARNING,
             title="the share of a head that is rotated is not the target's",
             expected=f'"partial_rotary_factor": {theirs:g}',
             rule="positions must turn as they did in training; trainers copy the target's",
@@ -252,9 +255,8 @@ def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
     latent = drafter.format.family is Family.MLA
     if not latent and ours and targets and ours != targets and _same_shapes(ours, targets):
         words = [f"{q} heads of {size}, {kv} of keys" for q, kv, size in (ours, targets)]
-        yield CheckResult(
+        yield warning(
             id="heads_differ",
-            level=Level.WARNING,
             title="the heads are cut otherwise than the target's, at the same shapes",
             expected=words[1],
             rule="the shapes of q_proj to o_proj fit both, so that an engine cannot tell; trainers "

@@ -13,7 +13,9 @@ from driftscope.inspect.checks.result import (
     Certainty,
     CheckResult,
     Inspected,
-    Level,
+    error,
+    note,
+    warning,
 )
 
 _LOST = (
@@ -38,9 +40,8 @@ def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
     wanted, found = heads_wanted(drafter.raw), _heads_mtp_heads(drafter)
     there = 0 if found is None else len(found.heads)
     if wanted and there < wanted:
-        yield CheckResult(
+        yield error(
             id="mtp_heads_missing",
-            level=Level.ERROR,
             title="the checkpoint lacks MTP heads that its config names",
             expected=f"{wanted} heads",
             rule=_LOST,
@@ -49,9 +50,8 @@ def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
             "without MTP",
         )
     elif found is not None and not wanted:
-        yield CheckResult(
+        yield note(
             id="mtp_heads_unnamed",
-            level=Level.NOTE,
             title="config.json does not say how many MTP heads there are",
             expected='"num_nextn_predict_layers"',
             rule=f"{VLLM}, config/speculative.py: reads the number there, but for some families",
@@ -72,9 +72,8 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
         matrix for matrix in matrices if matrix.is_float and not left_out(matrix.name, settings)
     ]
     if plain and all(matrix.is_float for matrix in matrices):
-        yield CheckResult(
+        yield warning(
             id="mtp_heads_not_quantized",
-            level=Level.WARNING,
             title="the MTP heads are not quantised, and the target is",
             expected="heads that the engine builds as they are stored: quantised, or left out in "
             "quantization_config",

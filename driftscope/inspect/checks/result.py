@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 
@@ -51,6 +52,11 @@ class CheckResult:
     """Change to make, with the exact line of the config if it is one; None if nothing needs to be
     done."""
     certainty: Certainty = Certainty.CERTAIN
+
+
+error = partial(CheckResult, level=Level.ERROR)
+warning = partial(CheckResult, level=Level.WARNING)
+note = partial(CheckResult, level=Level.NOTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

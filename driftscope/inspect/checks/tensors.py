@@ -13,7 +13,8 @@ from driftscope.inspect.checks.result import (
     VLLM_MODEL,
     CheckResult,
     Inspected,
-    Level,
+    error,
+    warning,
 )
 from driftscope.inspect.drafter_classes import Family
 
@@ -169,9 +170,8 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
     if drafter.draft_vocab_size != drafter.vocab_size and HEAD not in stored:
         missing.append(HEAD)
     if missing:
-        yield CheckResult(
+        yield error(
             id="missing_tensor",
-            level=Level.ERROR,
             title="tensors are missing",
             expected=f"{len(missing)} more tensors; without them layers keep random weights",
             rule=_model(drafter),
@@ -188,9 +188,8 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
         and not any(part in name for part in _IGNORED)
     ]
     if extra:
-        yield CheckResult(
+        yield error(
             id="unexpected_tensor",
-            level=Level.ERROR,
             title="tensors have no place in the model",
             expected="only tensors of the architecture that config.json names",
             rule=f"{_loader(drafter)}: raises for a name that it does not know",
@@ -205,9 +204,8 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
         if name in stored and name != _FC and stored[name].shape != shape
     ]
     if wrong:
-        yield CheckResult(
+        yield error(
             id="wrong_shape",
-            level=Level.ERROR,
             title="tensors have other shapes than the config says",
             expected="the shapes that follow from the sizes in config.json",
             rule=_model(drafter),
@@ -230,9 +228,8 @@ def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
         if tensor.name.startswith("model.") and name != HEAD
     ]
     if prefixed:
-        yield CheckResult(
+        yield warning(
             id="prefixed_names",
-            level=Level.WARNING,
             title="names of tensors begin with model.",
             expected="names without it: vLLM puts model. before each name",
             rule=_loader(inspected.drafter),
@@ -265,9 +262,8 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
             change = f'name {columns // width} layers in "{field}"'
         elif columns % drafter.aux_states == 0:
             change = f'"target_hidden_size": {columns // drafter.aux_states}'
-    yield CheckResult(
+    yield error(
         id="fc_width",
-        level=Level.ERROR,
         title=title,
         expected=expected,
         rule=rule,

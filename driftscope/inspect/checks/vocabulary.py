@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checkpoints import DrafterFiles, find_heads
-from driftscope.inspect.checks.result import VLLM_LOADER, Certainty, CheckResult, Inspected, Level
+from driftscope.inspect.checks.result import (
+    VLLM_LOADER,
+    Certainty,
+    CheckResult,
+    Inspected,
+    Level,
+    error,
+    note,
+    warning,
+)
 from driftscope.inspect.checks.tensors import D2T, T2D
 
 Ids = NDArray[np.int64]
@@ -27,9 +36,8 @@ def check_vocabulary_size(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a result if drafter and target have vocabularies of different sizes."""
     drafter, target = inspected.drafter, inspected.target
     if target is not None and drafter.vocab_size != target.vocab_size:
-        yield CheckResult(
+        yield error(
             id="other_vocabulary",
-            level=Level.ERROR,
             title="the drafter was made for a target with another vocabulary",
             expected=f'"vocab_size": {target.vocab_size}, as the target\'s',
             rule="token ids of one vocabulary mean other words in another",
@@ -75,14 +83,12 @@ def check_special_tokens(inspected: Inspected) -> Iterator[CheckResult]:
         return
     missing = [end_token for end_token in target.end_tokens if end_token not in set(table.tolist())]
     if missing:
-        yield CheckResult(
+        yield note(
             id="end_token_not_drafted",
-            level=Level.NOTE,
             title="the drafter cannot draft a token that ends an answer",
             expected=f"the target's end tokens {list(target.end_tokens)} in d2t",
             rule="a token outside the drafter's vocabulary is never drafted",
             there=f"no {missing}: each answer's last draft is rejected",
-            certainty=Certainty.CERTAIN,
         )
 
 
@@ -163,9 +169,8 @@ def _result(
     change: str,
     certainty: Certainty = Certainty.CERTAIN,
 ) -> CheckResult:
-    return CheckResult(
+    return error(
         id=name,
-        level=Level.ERROR,
         title=title,
         expected=expected,
         rule=_RULE,
@@ -210,9 +215,8 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
         chat_template(checkpoint.folder) for checkpoint in (inspected.drafter, inspected.target)
     )
     if own and targets and own.strip() != targets.strip():
-        yield CheckResult(
+        yield warning(
             id="template_differs",
-            level=Level.WARNING,
             title="the drafter was saved with another chat template than the target's",
             expected="the template that the target is served with",
             rule="a drafter knows the template that it was trained with",
@@ -239,9 +243,8 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     plain = types and types <= _PLAIN and not any(map(settings.get, _LEFT_OUT))
     # Of MTP heads, `mtp_heads.check_quantization` says it: the config is the target's.
     if method and plain and find_heads(drafter.raw, drafter.tensors) is None:
-        yield CheckResult(
+        yield warning(
             id="weights_not_quantized",
-            level=Level.WARNING,
             title="the config names a quantisation that the weights do not have",
             expected="quantised weights with their scales, or no quantization_config",
             rule="engines build the layers that the config names, and look for their scales",
@@ -252,9 +255,8 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     if target is None or drafter.quantized == target.quantized:
         return
     side = "drafter" if drafter.quantized else "target"
-    yield CheckResult(
+    yield note(
         id="quantized_on_one_side",
-        level=Level.NOTE,
         title=f"only the {side} is quantised",
         expected="a drafter trained on the states of the model that is served",
         rule="states of a quantised target differ (vllm-ascend#5974, LLMKube#1423)",

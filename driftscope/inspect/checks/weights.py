@@ -13,6 +13,9 @@ from driftscope.inspect.checks.result import (
     CheckResult,
     Inspected,
     Level,
+    error,
+    note,
+    warning,
 )
 from driftscope.inspect.checks.tensors import D2T, EMBEDDING, HEAD, some
 from driftscope.inspect.files import StoredTensor
@@ -35,9 +38,8 @@ def check_values(inspected: Inspected) -> Iterator[CheckResult]:
         if tensor.is_float:
             yield from _values(name, tensor, lost)
     if lost:
-        yield CheckResult(
+        yield error(
             id="scale_lost",
-            level=Level.ERROR,
             title="matrices look quantised, without their scales",
             expected="numbers of the size that training leaves, or the scales beside them",
             rule="quantisation divides a matrix by a scale so that its largest number is the "
@@ -56,9 +58,8 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
     if drafter.quantized:
         return
     if len(types) > 1:
-        yield CheckResult(
+        yield note(
             id="mixed_types",
-            level=Level.NOTE,
             title="the weights have several types",
             expected="one type",
             rule="an engine converts all of them to one",
@@ -67,9 +68,8 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
         return
     named = drafter.raw.get("dtype", drafter.raw.get("torch_dtype"))
     if named is not None and names and str(named).removeprefix("torch.") != names[0]:
-        yield CheckResult(
+        yield note(
             id="other_type",
-            level=Level.NOTE,
             title="the weights have another type than the config names",
             expected=str(named),
             rule="an engine converts them to the type that the config names",
@@ -86,9 +86,8 @@ def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckR
         flat = block.reshape(len(block), -1)
         dead, rows = dead + int((~flat.any(axis=1)).sum()), rows + len(flat)
     if bad:
-        yield CheckResult(
+        yield error(
             id="not_finite",
-            level=Level.ERROR,
             title=f"{name} holds NaN or infinity",
             expected="finite numbers",
             rule="one such number makes every draft that reads it arbitrary",
@@ -130,9 +129,8 @@ def check_width(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a width of captured states that is not the target's."""
     drafter, target = inspected.drafter, inspected.target
     if target is not None and drafter.target_hidden_size != target.hidden_size:
-        yield CheckResult(
+        yield error(
             id="target_width",
-            level=Level.ERROR,
             title="the drafter was made for a target of another width",
             expected=f'"target_hidden_size": {target.hidden_size}',
             rule="fc reads the target's states, whose width is its hidden_size",
@@ -152,18 +150,16 @@ def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
     first, second = _sampled(own), _sampled(targets)
     cosine = mean_cosine(first, second)
     if np.array_equal(first, second):
-        yield CheckResult(
+        yield note(
             id="embedding_copied",
-            level=Level.NOTE,
             title="the embedding is a copy of the target's",
             expected="no copy is needed",
             rule=f"{VLLM_LOADER}: shares the target's if the drafter has none",
             there=f"{own.bytes / 1e6:.0f} MB that could be left out",
         )
     elif cosine < UNLIKE_BELOW:
-        yield CheckResult(
+        yield warning(
             id="embedding_not_targets",
-            level=Level.WARNING,
             title="the embedding is not the target's",
             expected="the target's embedding, copied or fine-tuned",
             rule="EAGLE trains with the target's embedding",
@@ -192,9 +188,8 @@ def check_head(inspected: Inspected) -> Iterator[CheckResult]:
     if not len(ids) or ids.min() < 0 or ids.max() >= targets.shape[0]:
         return
     if np.array_equal(_numbers(own, rows), _numbers(targets, ids)):
-        yield CheckResult(
+        yield warning(
             id=HEAD_IS_TARGETS,
-            level=Level.WARNING,
             title="the head is a copy of the target's",
             expected="a head that was trained with the drafter's layers",
             rule="EAGLE-3 trains a head of its own; a copy costs a shipped drafter 13 %",
@@ -214,9 +209,8 @@ def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
     }
     ones = [name for name, one in norms.items() if bool((one.array() == 1).all())]
     if ones and len(ones) < len(norms):
-        yield CheckResult(
+        yield note(
             id="norms_of_ones",
-            level=Level.NOTE,
             title="norms hold nothing but 1",
             expected="weights that training has moved, as in the other norms",
             rule="an engine keeps ones for a norm whose weights it does not find",
@@ -225,9 +219,8 @@ def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
     target = inspected.target.final_norm() if inspected.target else None
     own = norms.get("norm.weight")
     if own and target and target.is_float and np.array_equal(own.array(), target.array()):
-        yield CheckResult(
+        yield note(
             id="norm_is_targets",
-            level=Level.NOTE,
             title="the final norm is a copy of the target's",
             expected="a norm that was trained with the drafter's head",
             rule="trainers begin with the target's and train it",

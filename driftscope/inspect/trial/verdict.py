@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from driftscope.analysis.number_words import between_percent
 from driftscope.analysis.statistics.intervals import CONFIDENCE, Interval
-from driftscope.inspect.checks.result import Certainty, CheckResult, Level
+from driftscope.inspect.checks.result import Certainty, CheckResult, Level, error, warning
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.trial.result import (
     Acceptance,
@@ -121,9 +121,8 @@ def reaches(trial: Trial) -> bool | None:
 
 def _overflows(overflow: Overflow) -> CheckResult:
     place = f"at depth {overflow.depth}" if overflow.depth else "in the slots of the prompt"
-    return CheckResult(
+    return error(
         id="states_overflow",
-        level=Level.ERROR,
         title=f"states overflow {place}",
         expected=f"numbers that {overflow.dtype} can hold",
         rule="one number that is infinite or NaN makes every draft after it arbitrary; engines "
@@ -141,9 +140,8 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
         f"{accepts.marginal[0]:.0%}{between_percent(spread)} at depth 1, {accepts.rounds} rounds"
     )
     if alive is None or (trial.expected_length and reaches(trial) is None):
-        yield CheckResult(
+        yield warning(
             id="too_few_prompts",
-            level=Level.WARNING,
             title=f"too few prompts to tell whether enough is accepted ({trial.prompts})",
             expected=_EXPECTED if alive is None else _expected(trial),
             rule="the 95% interval over prompts must lie on one side",
@@ -152,9 +150,8 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             certainty=Certainty.POSSIBLE,
         )
     elif alive and reaches(trial) is False:
-        yield CheckResult(
+        yield error(
             id=LESS_THAN_EXPECTED,
-            level=Level.ERROR,
             title=f"it accepts {1 - accepts.mean_length / (trial.expected_length or 1):.0%} less "
             "than expected, and the cause was not found",
             expected=_expected(trial),
@@ -166,9 +163,8 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
     elif alive or ids & _ALREADY_EXPLAINED:
         return
     elif _knows_little(trial):
-        yield CheckResult(
+        yield warning(
             id="too_little_training",
-            level=Level.WARNING,
             title="the drafter was trained too little: it accepts little, and knows it",
             expected=_EXPECTED,
             rule="a mistake in the wiring leaves a drafter surer than it is right; this one is not",
@@ -177,9 +173,8 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             certainty=Certainty.POSSIBLE,
         )
     elif "embedding_not_targets" in ids:
-        yield CheckResult(
+        yield error(
             id="another_target",
-            level=Level.ERROR,
             title="little is accepted, and the embedding is not this target's",
             expected=_EXPECTED,
             rule=f"none of {len(trial.tried)} repairs explains it",
@@ -198,7 +193,6 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             there=f"{there}{_confidence_words(trial)}",
             change="one of: tensors of another checkpoint, or damaged by a conversion; a "
             "drafter of another target; prompts or a template unlike those of its training",
-            certainty=Certainty.CERTAIN,
         )
 
 
@@ -309,9 +303,8 @@ def _small_but_certain(tried: Tried) -> bool:
 def _repaired(trial: Trial, best: Tried) -> CheckResult:
     now, then, rivals = trial.acceptance, best.acceptance, _rivals(trial, best)
     low = is_alive(then) is not True
-    return CheckResult(
+    return error(
         id=f"repaired_by.{best.repair.id}",
-        level=Level.ERROR,
         title=f"with {best.repair.change} this drafter accepts {then.mean_length:.2f} tokens a "
         f"round instead of {now.mean_length:.2f}",
         expected=f"acceptance length {_length_words(then)}",
