@@ -158,6 +158,6 @@ def _write(drafter: str, best: Tried | None, path: Path, opening: Opening) -> No
 
     if best is None:
         raise NoDataError(f"{drafter}: no repair helps, so there is nothing to write")
-    if best.repair.weights:
-        raise UsageError(f"the repair ({best.repair.change}) changes weights, not the config alone")
-    write_config(open_drafter(drafter, opening), best.repair, path)
+    if best.change.weights:
+        raise UsageError(f"the repair ({best.change.change}) changes weights, not the config alone")
+    write_config(open_drafter(drafter, opening), best.change, path)

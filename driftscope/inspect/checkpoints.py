@@ -16,7 +16,6 @@ from driftscope.inspect.drafter_classes import (
     CLASSES,
     IN_SGLANG,
     SPECULATORS,
-    Coverage,
     DrafterClass,
     Family,
     architectures_of,
@@ -58,11 +57,6 @@ class CheckpointFormat:
     def family(self) -> Family | None:
         """Family of the decoder; None for an unknown layout."""
         return self.row.family if self.row else None
-
-    @property
-    def coverage(self) -> Coverage:
-        """How much of config and weights is compared."""
-        return self.row.coverage if self.row else Coverage.UNKNOWN
 
 
 _TARGETS = ("ForCausalLM", "ForConditionalGeneration")

@@ -10,7 +10,7 @@ that a row names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -384,16 +384,6 @@ def is_parallel(architecture: str | None) -> bool:
     """Return whether a class drafts all tokens at once from captured layers."""
     row = row_of(architecture)
     return _PARALLEL.search(architecture or "") is not None if row is None else row.parallel
-
-
-def coverage_table(registered: Iterable[str]) -> dict[Coverage, list[str]]:
-    """Return the drafter classes that an engine registers, by how much of their files is checked.
-    Classes in no row of the table are unknown."""
-    table: dict[Coverage, list[str]] = {coverage: [] for coverage in Coverage}
-    for architecture in sorted(registered):
-        row = row_of(architecture)
-        table[Coverage.UNKNOWN if row is None else row.coverage].append(architecture)
-    return table
 
 
 def captured_layers(fields: Mapping[str, Any]) -> tuple[int, ...] | None:

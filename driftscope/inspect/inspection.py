@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
@@ -43,34 +43,37 @@ FOR_ANY_DRAFTER: tuple[Check, ...] = (
     vocabulary.check_quantization,
 )
 """Checks that need no knowledge of the format."""
-FOR_EAGLE3: tuple[Check, ...] = (
+FOR_POSITIONS: tuple[Check, ...] = (config.check_rope, config.check_context)
+"""Checks of a drafter of another class that an engine has loaded."""
+_LAYERS: tuple[Check, ...] = (
     tensors.check_shapes,
     tensors.check_prefix,
     layer_fields.check_layer_fields,
     layer_fields.check_fields_of_target,
+)
+_TABLE: tuple[Check, ...] = (
+    vocabulary.check_vocabulary_size,
+    vocabulary.check_table,
+    vocabulary.check_special_tokens,
+)
+FOR_EAGLE3: tuple[Check, ...] = (
+    *_LAYERS,
     config.check_norm_flags,
     config.check_norm_meaning,
     config.check_captured_layers,
     config.check_mask_token,
     config.check_ignored_layers,
-    vocabulary.check_vocabulary_size,
-    vocabulary.check_table,
-    vocabulary.check_special_tokens,
-    config.check_rope,
-    config.check_context,
+    *_TABLE,
+    *FOR_POSITIONS,
     weights.check_width,
     weights.check_embedding,
     weights.check_head,
 )
 FOR_EAGLE1: tuple[Check, ...] = (
-    tensors.check_shapes,
-    tensors.check_prefix,
-    layer_fields.check_layer_fields,
-    layer_fields.check_fields_of_target,
+    *_LAYERS,
     config.check_engine,
     config.check_bias,
-    config.check_rope,
-    config.check_context,
+    *FOR_POSITIONS,
     weights.check_width,
     weights.check_embedding,
 )
@@ -82,11 +85,8 @@ FOR_MTP: tuple[Check, ...] = (
 FOR_PARALLEL: tuple[Check, ...] = (
     config.check_captured_layers,
     config.check_mask_token,
-    vocabulary.check_vocabulary_size,
-    vocabulary.check_table,
-    vocabulary.check_special_tokens,
-    config.check_rope,
-    config.check_context,
+    *_TABLE,
+    *FOR_POSITIONS,
 )
 """Checks of a drafter that drafts all tokens at once, whatever its layers."""
 FOR_BLOCKS: tuple[Check, ...] = (
@@ -106,25 +106,26 @@ FOR_HEADS: tuple[Check, ...] = (
     weights.check_width,
 )
 """Checks of Medusa and of the Gemma 4 assistant."""
-FOR_POSITIONS: tuple[Check, ...] = (config.check_rope, config.check_context)
-"""Checks of a drafter of another class that an engine has loaded."""
 _BY_FAMILY = {
     Family.EAGLE1: FOR_EAGLE1,
     Family.MTP: FOR_MTP,
     Family.BLOCKS: FOR_BLOCKS,
     Family.HEADS: FOR_HEADS,
 }
-_ORDER = tuple(Level)
+
+
+def errors_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """Return results by their level, those of one level in the order that they have."""
+    return tuple(sorted(results, key=lambda result: list(Level).index(result.level)))
 
 
 def run_checks(inspected: Inspected) -> list[CheckResult]:
-    """Return what all checks found, errors first.
+    """Return what all checks found.
 
     Raises CheckpointError for a file that cannot be read.
     """
     with np.errstate(all="ignore"):  # of weights that are not finite, which is a result
-        results = [result for check in _checks(inspected) for result in check(inspected)]
-    return sorted(results, key=lambda result: _ORDER.index(result.level))
+        return [result for check in _checks(inspected) for result in check(inspected)]
 
 
 def checks_made(inspected: Inspected) -> int:
@@ -173,8 +174,6 @@ class Inspection:
     drafter: str
     target: str | None
     format: str
-    coverage: Coverage
-    """How much of config and weights is compared; of an unknown class nothing is judged."""
     unchecked: str
     """Parts that are not compared; "" if all are, or none."""
     unknown: Unknown | None
@@ -196,6 +195,13 @@ class Inspection:
     def known(self) -> bool:
         """Whether the class is known, so that anything is judged."""
         return self.unknown is None
+
+    @written_property
+    def coverage(self) -> Coverage:
+        """How much of config and weights is compared; of an unknown class nothing is judged."""
+        if not self.known:
+            return Coverage.UNKNOWN
+        return Coverage.PARTLY if self.unchecked else Coverage.CHECKED
 
     def count(self, level: Level) -> int:
         """Return the number of results of a level."""
@@ -272,9 +278,8 @@ class Inspection:
         self, results: Sequence[CheckResult], trial: Trial | None = None, *, stopped: bool = False
     ) -> Inspection:
         """Return the inspection with further results, errors first, and the trial they are of."""
-        order = tuple(Level)
-        both = sorted([*results, *self.results], key=lambda result: order.index(result.level))
-        return replace(self, results=tuple(both), trial=trial, stopped=stopped)
+        both = errors_first([*results, *self.results])
+        return replace(self, results=both, trial=trial, stopped=stopped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,13 +314,13 @@ def inspect_files(
         target=open_target(target, opening) if target else None,
     )
     found = opened.drafter.format
-    coverage, unchecked = found.coverage, found.row.unchecked if found.row else ""
+    unchecked = found.row.unchecked if found.row else ""
     unknown, results = found.unknown, list[CheckResult]()
-    answer = engine.ask(opened, opening) if engine and coverage is not Coverage.CHECKED else None
+    answer = engine.ask(opened, opening) if engine and (unknown or unchecked) else None
     judged = answer is not None and not answer.unknown
     if answer is not None and judged:
         results += answer.results
-        coverage, unchecked, unknown = Coverage.CHECKED, "", None
+        unchecked, unknown = "", None
         if found.family is None:
             opened = replace(opened, drafter=with_tensors(opened.drafter, opening))
     elif answer is not None and unknown is not None:
@@ -328,11 +333,10 @@ def inspect_files(
         drafter=drafter,
         target=target,
         format=found.name,
-        coverage=coverage,
         unchecked=unchecked,
         unknown=unknown,
         checks=checks_made(opened) + judged,
         loaded_by=answer.engine if answer is not None and judged else "",
-        results=tuple(sorted(results, key=lambda result: _ORDER.index(result.level))),
+        results=errors_first(results),
         sizes=sizes_of(opened.drafter, opened.target),
     )

@@ -12,7 +12,7 @@ from driftscope.analysis.number_words import count, number, percent
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.checks.result import Level
 from driftscope.inspect.inspection import Answer, Inspection
-from driftscope.inspect.trial.result import STOPPED, Change, Trial, Tried, TriedRendering, by_reason
+from driftscope.inspect.trial.result import STOPPED, Trial, Tried, by_reason
 from driftscope.inspect.trial.verdict import best_repair
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.confidence import TOP1
@@ -143,14 +143,11 @@ def _repairs(trial: Trial) -> Section:
         name="Repairs that were tried",
         lead=f"{count(len(trial.tried), 'change')}, one at a time"
         + (f" ({STOPPED}: another one may help more). " if trial.stopped else ". ")
-        + (f"This one helps: {best.repair.change}." if best else "None helps beyond chance."),
+        + (f"This one helps: {best.change.change}." if best else "None helps beyond chance."),
         below=[
             table(
                 [*head[:5], "95% interval of the gain, corrected", head[5]],
-                [
-                    *(_row(tried.repair, tried) for tried in trial.tried),
-                    *(_row(rendering.rendering, rendering) for rendering in trial.renderings),
-                ],
+                [_row(tried) for tried in (*trial.tried, *trial.renderings)],
                 words=2,
                 caption="Acceptance length with each repair",
                 sortable=True,
@@ -163,12 +160,12 @@ def _repairs(trial: Trial) -> Section:
     )
 
 
-def _row(change: Change, tried: Tried | TriedRendering) -> list[str]:
+def _row(tried: Tried) -> list[str]:
     gain = tried.gain
     ends = f"{gain.interval.low:+.2f} to {gain.interval.high:+.2f}" if gain.interval else "–"
     return [
-        change.change,
-        change.mistake,
+        tried.change.change,
+        tried.change.mistake,
         str(tried.prompts),
         f"{tried.acceptance.mean_length:.2f}",
         f"{gain.difference:+.2f}",

@@ -76,7 +76,7 @@ def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wr
     base, fixed, other = rounds(0.3, 2), rounds(0.7, 3), rounds(0.3, 4)
     tried = tuple(
         Tried(
-            repair=Change(id=key, change=f'"{key}": true', mistake=mistake, fields={key: True}),
+            change=Change(id=key, change=f'"{key}": true', mistake=mistake, fields={key: True}),
             acceptance=acceptance_of(tried, K),
             gain=gain(base, tried, 2),
             prompts=PROMPTS,

@@ -65,14 +65,10 @@ def _print_trial(console: Console, trial: Trial) -> None:
         f"as it is ({trial.prompts} prompts, K = {trial.k})",
     )
     whole = [tried for tried in trial.tried if tried.prompts == trial.prompts]
-    for tried in whole[:_SHOWN]:
+    for tried in (*whole[:_SHOWN], *trial.renderings):
         gain, p = f"{tried.gain.difference:+.2f}", f"{tried.gain.p:.2g}"
-        table.add_row(*acceptance_cells(tried.acceptance), gain, p, Text(tried.repair.change))
-    for other in trial.renderings:
-        gain, p = f"{other.gain.difference:+.2f}", f"{other.gain.p:.2g}"
-        table.add_row(
-            *acceptance_cells(other.acceptance), gain, p, Text(shown(other.rendering.change))
-        )
+        words = Text(shown(tried.change.change))
+        table.add_row(*acceptance_cells(tried.acceptance), gain, p, words)
     console.print(table)
     for reason, ids in by_reason(trial.not_applicable).items():
         console.print(Text(f"not tried: {', '.join(ids)}: {shown(reason)}", "dim"))

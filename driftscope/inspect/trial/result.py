@@ -160,17 +160,23 @@ class AllPositions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A repair, and what is accepted with it."""
+    """A repair, or another way of writing the prompts, and what is accepted with it."""
 
-    repair: Change
+    change: Change
     acceptance: Acceptance
     gain: Gain
+    """Paired by prompt, corrected for the number of repairs, or of such ways, that are tried."""
     prompts: int
     """Number of prompts; of repairs that were soon given up, fewer than in the whole trial."""
     all_positions: AllPositions | None = None
+    """None for another way of writing the prompts."""
     behind: Gain | None = None
     """How much longer the best repair accepts on the same prompts; None for the best one, and
     without one."""
+    surer: float | None = None
+    """Mean log-probability per token that the target gives to its own answers, minus that with the
+    prompts as they are: above 0, the answers are easier to predict. None for a repair."""
+    surer_interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,21 +185,6 @@ class NotApplicable:
 
     id: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedRendering:
-    """Another way of writing the prompts, and what is accepted with it."""
-
-    rendering: Change
-    acceptance: Acceptance
-    gain: Gain
-    """Paired by prompt, corrected for the number of renderings tried."""
-    prompts: int
-    surer: float
-    """Mean log-probability per token that the target gives to its own answers, minus that with the
-    prompts as they are: above 0, the answers are easier to predict."""
-    surer_interval: Interval | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +212,7 @@ class Trial:
     inside: Inside
     tried: tuple[Tried, ...]
     """All repairs, the best first."""
-    renderings: tuple[TriedRendering, ...] = ()
+    renderings: tuple[Tried, ...] = ()
     """Other ways of writing the prompts, the best first."""
     not_applicable: tuple[NotApplicable, ...] = ()
     """Hypotheses that could not be tried, or were not before Ctrl-C."""

@@ -36,7 +36,6 @@ from driftscope.inspect.trial.result import (
     Trial,
     TrialListener,
     Tried,
-    TriedRendering,
     acceptance_of,
     gain,
     mean_gain,
@@ -336,7 +335,7 @@ def try_renderings(
     """Run the drafter as it is on the prompts of each rendering, and return the trial with the
     results. Renderings with too few answers that are long enough, and those after Ctrl-C, are not
     applicable, as are those of `left_out`."""
-    tried, not_tried, stopped = list[TriedRendering](), list(left_out), trial.stopped
+    tried, not_tried, stopped = list[Tried](), list(left_out), trial.stopped
     for at, rendering in enumerate(made):
         try:
             result = None if stopped else runner.rendered(base, rendering, len(made))
@@ -424,9 +423,9 @@ class Runner:
 
     def _compared(self, tried: Sequence[Tried], best: Tried) -> Iterator[Tried]:
         """Yield the repairs with how much more the best one accepts."""
-        most = self._rounds.get(best.repair.id)
+        most = self._rounds.get(best.change.id)
         for one in tried:
-            rounds = self._rounds.get(one.repair.id)
+            rounds = self._rounds.get(one.change.id)
             behind = gain(rounds, most, 1) if rounds and most and one is not best else None
             yield replace(one, behind=behind)
 
@@ -471,7 +470,7 @@ class Runner:
         probability = [[prompt.probability.tolist() for prompt in side] for side in sides]
         first = [[prompt.first.tolist() for prompt in side] for side in sides]
         return Tried(
-            repair=repair.plain(),
+            change=repair.plain(),
             acceptance=acceptance_of(_rounds(drafted), self._k),
             gain=gain(_rounds(base), _rounds(drafted), comparisons),
             prompts=len(drafted),
@@ -488,7 +487,7 @@ class Runner:
         """Yield better captured layers than the best that were tried, one step after the other: of
         each step's, of which one layer differs by one, those with the most probable
         tokens of the target. Nothing is searched if no other layers help noticeably."""
-        named = {tuple(t.repair.fields[AUX_LAYERS]): t for t in tried if only_layers(t)}
+        named = {tuple(t.change.fields[AUX_LAYERS]): t for t in tried if only_layers(t)}
         best = max(named, key=lambda one: named[one].gain.difference, default=None)
         least = LEAST_GAIN * mean_length(_rounds(drafted))
         if best is None or named[best].gain.difference < least:
@@ -515,9 +514,7 @@ class Runner:
         drafted = self._drafted(variant, self._passages[:SCREENED])
         return float(torch.cat([prompt.first for prompt in drafted]).mean())
 
-    def rendered(
-        self, base: Variant, rendering: Rendering, comparisons: int
-    ) -> TriedRendering | None:
+    def rendered(self, base: Variant, rendering: Rendering, comparisons: int) -> Tried | None:
         """Let the target answer the prompts of a rendering, and compare what is accepted; None if
         too few answers are long enough."""
         keys = {passage.key for passage in self._passages}
@@ -531,8 +528,8 @@ class Runner:
             return None
         rounds = [_rounds(self._drafted(base, side)) for side in zip(*pairs, strict=True)]
         surer = [new.log_probability - old.log_probability for old, new in pairs]
-        return TriedRendering(
-            rendering=rendering.change,
+        return Tried(
+            change=rendering.change,
             acceptance=acceptance_of(rounds[1], self._k),
             gain=gain(rounds[0], rounds[1], comparisons),
             prompts=len(pairs),

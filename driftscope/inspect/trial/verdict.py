@@ -19,7 +19,6 @@ from driftscope.inspect.trial.result import (
     Overflow,
     Trial,
     Tried,
-    TriedRendering,
 )
 from driftscope.metrics.confidence import CALIBRATED, RIGHT_BY_SKILL
 
@@ -231,27 +230,27 @@ def rendering_results(trial: Trial) -> Iterator[CheckResult]:
         yield _accepts_more(trial, tried)
 
 
-def _helping(trial: Trial) -> Iterator[TriedRendering]:
+def _helping(trial: Trial) -> Iterator[Tried]:
     least = LEAST_GAIN * trial.acceptance.mean_length
     for rendering in trial.renderings:
         if _beyond_chance(rendering.gain) and rendering.gain.difference > least:
             yield rendering
 
 
-def _accepts_more(trial: Trial, tried: TriedRendering) -> CheckResult:
+def _accepts_more(trial: Trial, tried: Tried) -> CheckResult:
     easier = tried.surer_interval is None or tried.surer_interval.high > 0
     then = tried.acceptance
     return CheckResult(
-        id=f"{_MORE_WITH}{tried.rendering.id}",
+        id=f"{_MORE_WITH}{tried.change.id}",
         level=Level.NOTE if easier else Level.WARNING,
-        title=f"with {tried.rendering.change} this drafter accepts {then.mean_length:.2f} tokens a "
+        title=f"with {tried.change.change} this drafter accepts {then.mean_length:.2f} tokens a "
         f"round instead of {trial.acceptance.mean_length:.2f}",
         expected=f"acceptance length {_length_words(then)}",
         rule="paired by prompt, corrected for the number of renderings tried",
         there="the target's answers may be easier to predict so, too"
         if easier
-        else f"{tried.rendering.mistake}; the target is no surer of its answers so",
-        change=tried.rendering.change,
+        else f"{tried.change.mistake}; the target is no surer of its answers so",
+        change=tried.change.change,
         certainty=Certainty.POSSIBLE,
     )
 
@@ -270,7 +269,7 @@ def best_repair(trial: Trial) -> Tried | None:
         return None
     best = max(helping, key=lambda tried: tried.acceptance.mean_length)
     good = (1 - AS_GOOD) * best.acceptance.mean_length
-    simple = [e for e in helping if not e.repair.weights and e.acceptance.mean_length >= good]
+    simple = [e for e in helping if not e.change.weights and e.acceptance.mean_length >= good]
     best = max(simple, key=lambda tried: tried.acceptance.mean_length) if simple else best
     # Layers next to the right ones accept as much; with the right ones the drafter is surer.
     layers = [tried for tried in simple if only_layers(tried) and tried.all_positions]
@@ -279,7 +278,7 @@ def best_repair(trial: Trial) -> Tried | None:
 
 def only_layers(tried: Tried) -> bool:
     """Whether a repair changes the captured layers and nothing else."""
-    return set(tried.repair.fields) == {AUX_LAYERS}
+    return set(tried.change.fields) == {AUX_LAYERS}
 
 
 def _surer(tried: Tried) -> float:
@@ -304,16 +303,16 @@ def _repaired(trial: Trial, best: Tried) -> CheckResult:
     now, then, rivals = trial.acceptance, best.acceptance, _rivals(trial, best)
     low = is_alive(then) is not True
     return error(
-        id=f"repaired_by.{best.repair.id}",
-        title=f"with {best.repair.change} this drafter accepts {then.mean_length:.2f} tokens a "
+        id=f"repaired_by.{best.change.id}",
+        title=f"with {best.change.change} this drafter accepts {then.mean_length:.2f} tokens a "
         f"round instead of {now.mean_length:.2f}",
         expected=f"acceptance length {_length_words(then)}",
         rule=_RULE if _beyond_chance(best.gain) else _RULE_OF_POSITIONS,
         there=f"{_length_words(now)}: "
-        f"{'one of: ' if rivals else ''}{'; '.join([best.repair.mistake, *rivals])}"
+        f"{'one of: ' if rivals else ''}{'; '.join([best.change.mistake, *rivals])}"
         f"{_as_good(trial, best)}"
         f"{_STILL_LOW if low else ''}",
-        change=best.repair.change,
+        change=best.change.change,
         certainty=Certainty.POSSIBLE
         if low or rivals or _odds(best) < LIKELY_ODDS
         else Certainty.LIKELY,
@@ -345,7 +344,7 @@ def _rivals(trial: Trial, best: Tried) -> list[str]:
     above LIKELY_ODDS. Captured layers next to each other are told apart otherwise."""
     least = LEAST_GAIN * trial.acceptance.mean_length
     return [
-        one.repair.mistake
+        one.change.mistake
         for one in trial.tried
         if one.behind is not None
         and one.gain.difference > least
@@ -361,7 +360,7 @@ def _as_good(trial: Trial, best: Tried) -> str:
         return ""
     least = (1 - LEAST_GAIN) * best.acceptance.mean_length
     others = [
-        f"{list(one.repair.fields[AUX_LAYERS])} ({one.acceptance.mean_length:.2f})"
+        f"{list(one.change.fields[AUX_LAYERS])} ({one.acceptance.mean_length:.2f})"
         for one in trial.tried
         if only_layers(one)
         and one is not best

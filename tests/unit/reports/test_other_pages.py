@@ -17,7 +17,7 @@ from support.inspections import broken
 
 from driftscope.ablate.result import conclusion_of
 from driftscope.inspect.inspection import inspect_files
-from driftscope.inspect.trial.result import NotApplicable, TriedRendering
+from driftscope.inspect.trial.result import NotApplicable, Tried
 from driftscope_reports.ablation_page import to_html as ablation_html
 from driftscope_reports.inspection_page import to_html
 
@@ -68,8 +68,8 @@ def test_renderings_and_what_could_not_be_tried_are_listed(tmp_path: Path) -> No
     inspection = broken(tmp_path)
     assert inspection.trial is not None
     first = inspection.trial.tried[0]
-    rendered = TriedRendering(
-        rendering=replace(first.repair, change="no first token"),
+    rendered = Tried(
+        change=replace(first.change, change="no first token"),
         acceptance=first.acceptance,
         gain=first.gain,
         prompts=first.prompts,

@@ -275,7 +275,7 @@ def test_the_files_are_healthy(tmp_path: Path) -> None:
 def test_a_healthy_drafter_gets_no_repair(tmp_path: Path) -> None:
     trial = _trial(latent_drafter(tmp_path))
     assert trial.acceptance.mean_length > 2
-    assert {"rope_layout", "attention_halves", "norm_output"} <= {t.repair.id for t in trial.tried}
+    assert {"rope_layout", "attention_halves", "norm_output"} <= {t.change.id for t in trial.tried}
     assert not [result for result in verdict(trial) if result.level is not Level.NOTE]
 
 

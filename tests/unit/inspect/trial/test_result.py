@@ -33,7 +33,6 @@ from driftscope.inspect.trial.result import (
     Overflow,
     Trial,
     Tried,
-    TriedRendering,
     acceptance_of,
     gain,
     mean_gain,
@@ -117,8 +116,8 @@ def test_a_shift_of_all_positions_is_found_with_its_size() -> None:
 def _trial(rate: float, seed: int, surer: float) -> Trial:
     base, other = rounds(0.75, 1), rounds(rate, seed)
     apart = np.random.default_rng(seed).normal(surer, 0.01, PROMPTS)
-    tried = TriedRendering(
-        rendering=Change(id="first_token_off", change="no first token", mistake="it was absent"),
+    tried = Tried(
+        change=Change(id="first_token_off", change="no first token", mistake="it was absent"),
         acceptance=acceptance_of(other, K),
         gain=gain(base, other, 1),
         prompts=PROMPTS,
@@ -172,7 +171,7 @@ def test_a_small_gain_is_certain_if_probability_and_acceptance_agree(
     noise = source.normal(0, 0.05, (2, PROMPTS, 20))
     zeros = np.zeros((PROMPTS, 20))
     tried = Tried(
-        repair=Change(id="swapped", change="norms swapped", mistake="they were swapped"),
+        change=Change(id="swapped", change="norms swapped", mistake="they were swapped"),
         acceptance=acceptance_of(base, K),
         # Rounds of a server alone do not show it.
         gain=Gain(difference=0.2, interval=Interval(low=-0.2, high=0.6), p=0.3),
@@ -260,7 +259,7 @@ def test_two_repairs_that_help_alike_are_one_of_both(behind: float, certainty: C
     base, other = rounds(0.5, 1), rounds(0.9, 2)
     tried = tuple(
         Tried(
-            repair=Change(id=name, change=name, mistake=f"{name} is wrong"),
+            change=Change(id=name, change=name, mistake=f"{name} is wrong"),
             acceptance=acceptance_of(other, K),
             gain=gain(base, other, 2),
             prompts=PROMPTS,
@@ -279,7 +278,7 @@ def test_two_repairs_that_help_alike_are_one_of_both(behind: float, certainty: C
 def _repair(before: float, after: float) -> Tried:
     base, other = rounds(before, 1), rounds(after, 2)
     return Tried(
-        repair=Change(id="swapped", change="norms swapped", mistake="they were swapped"),
+        change=Change(id="swapped", change="norms swapped", mistake="they were swapped"),
         acceptance=acceptance_of(other, K),
         gain=gain(base, other, 2),
         prompts=PROMPTS,

@@ -101,8 +101,8 @@ def test_a_healthy_drafter_gets_no_repair() -> None:
 def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", "eagle3", config=lambda fields: fields.update(norm_output=True))
     best = best_repair(_trial(path))
-    assert best is not None and best.repair.id == "norm_output"
-    write_config(open_drafter(str(path)), best.repair, tmp_path / "fixed.json")
+    assert best is not None and best.change.id == "norm_output"
+    write_config(open_drafter(str(path)), best.change, tmp_path / "fixed.json")
     shipped = json.loads((trio_path() / "eagle3" / "config.json").read_text())
     assert json.loads((tmp_path / "fixed.json").read_text()) == shipped
 
@@ -111,8 +111,8 @@ def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) 
 def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", "eagle31", config=shifted_layers(-1))
     best = best_repair(_trial(path))
-    assert best is not None and best.repair.fields == {AUX: [2, 3, 5]}
-    write_config(open_drafter(str(path)), best.repair, tmp_path / "fixed.json")
+    assert best is not None and best.change.fields == {AUX: [2, 3, 5]}
+    write_config(open_drafter(str(path)), best.change, tmp_path / "fixed.json")
     fixed = json.loads((tmp_path / "fixed.json").read_text())
     assert fixed[AUX] == fixed["eagle_config"][AUX] == [2, 3, 5]
 
@@ -120,8 +120,8 @@ def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_pat
 def test_a_mistake_in_the_weights_is_named(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", "eagle3", weights=reversed_states)
     best = best_repair(_trial(path))
-    assert best is not None and best.repair.id == "states_order_3_2_1"
-    assert best.repair.weights
+    assert best is not None and best.change.id == "states_order_3_2_1"
+    assert best.change.weights
 
 
 @pytest.mark.nightly
@@ -173,11 +173,11 @@ def test_repairs_before_it_are_kept_and_the_others_are_named(tmp_path: Path) -> 
     assert not whole.stopped and cut.stopped
     assert cut.acceptance == whole.acceptance and cut.figures == whole.figures
     assert len(cut.tried) == 3
-    by_id = {tried.repair.id: tried for tried in whole.tried}
-    assert all(tried.gain == by_id[tried.repair.id].gain for tried in cut.tried)
+    by_id = {tried.change.id: tried for tried in whole.tried}
+    assert all(tried.gain == by_id[tried.change.id].gain for tried in cut.tried)
     left_out = {skipped.id for skipped in cut.not_applicable if skipped.reason == STOPPED}
-    ways = {rendering.rendering.id for rendering in whole.renderings}
-    assert left_out == by_id.keys() - {tried.repair.id for tried in cut.tried} | ways
+    ways = {rendering.change.id for rendering in whole.renderings}
+    assert left_out == by_id.keys() - {tried.change.id for tried in cut.tried} | ways
     best = best_repair(cut)
     assert best is not None and best in cut.tried
 
@@ -217,14 +217,14 @@ def _encoded(begin: int) -> Bench:
 
 def test_prompts_as_trained_give_nothing() -> None:
     trial = _trial(trio_path() / "eagle31")
-    assert [rendering.rendering.id for rendering in trial.renderings] == ["first_token_off"]
+    assert [rendering.change.id for rendering in trial.renderings] == ["first_token_off"]
     assert not _found(trial)
 
 
 @pytest.mark.nightly
 def test_prompts_without_the_first_token_are_tried_with_it() -> None:
     trial = _rendered_trial(trio_path() / "eagle31", _encoded(1))
-    assert [rendering.rendering.id for rendering in trial.renderings] == ["first_token_on"]
+    assert [rendering.change.id for rendering in trial.renderings] == ["first_token_on"]
 
 
 def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_another_kind_that_is_healthy_gets_no_repair(
     assert trial.acceptance.mean_length > 2
     assert best_repair(trial) is None
     assert not list(verdict(trial))
-    assert {tried.repair.id for tried in trial.tried} >= repairs
+    assert {tried.change.id for tried in trial.tried} >= repairs
 
 
 HEAD = "model.mtp_layers.0."
@@ -519,14 +519,14 @@ def test_a_planted_mistake_is_named(
     trial = kind.trial(planted(kind.drafter, tmp_path, MISTAKES[name][repair]))
     best = best_repair(trial)
     assert best is not None
-    assert best.repair.id == repair
+    assert best.change.id == repair
     assert trial.acceptance.mean_length < WORSE[name] * healthy
     assert best.acceptance.mean_length == pytest.approx(healthy, abs=APART[name])
 
 
 def test_another_base_of_rotary_positions_is_named(eagle1: Kind, tmp_path: Path) -> None:
     path = _with_fields(eagle1.drafter, tmp_path / "theta", rope_theta=100.0)
-    tried = {tried.repair.id: tried for tried in eagle1.trial(path).tried}
+    tried = {tried.change.id: tried for tried in eagle1.trial(path).tried}
     assert tried["rope_theta"].gain.difference > 0
 
 
@@ -591,7 +591,7 @@ def test_a_head_trained_on_normed_states_is_named(tmp_path: Path) -> None:
     path = planted(plain, tmp_path, _uneven_final_norm)
     trial = Kind.of(path, path).trial()
     best = best_repair(trial)
-    assert best is not None and best.repair.id == "normed_state"
+    assert best is not None and best.change.id == "normed_state"
     (result,) = verdict(trial)
     assert "SGLang gives it" in (result.change or "")
 
