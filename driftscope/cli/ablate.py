@@ -99,13 +99,13 @@ def ablate(
     else:
         print_ablation(result)
     if output is not None:
-        from driftscope_reports.ablation_page import to_html
+        from driftscope_reports.checkpoint_pages import ablation_html
 
         words = ["driftscope", "ablate", drafter, "--target", target, "--prompts", prompts]
         words += ["--k", str(k), "--positions", str(positions), "--limit", str(most_prompts)]
         words += ["--interventions", interventions] if interventions else []
         words += ["--allow-pickle"] if allow_pickle else []
-        write_text(output, to_html(result, command=shlex.join([*words, "-o", str(output)])))
+        write_text(output, ablation_html(result, command=shlex.join([*words, "-o", str(output)])))
         typer.echo(f"written: {shown(str(output))}", err=True)
     if result.stopped:
         typer.echo(f"stopped by Ctrl-C: the result is of {result.prompts} prompts", err=True)

@@ -111,7 +111,7 @@ def inspect(
         print_inspection(result)
     if output is not None:
         from driftscope.boundary.files import write_text
-        from driftscope_reports.inspection_page import to_html
+        from driftscope_reports.checkpoint_pages import inspection_html
 
         words = ["driftscope", "inspect", drafter, *(["--target", target] if target else [])]
         words += [] if run else ["--files-only"]
@@ -121,6 +121,6 @@ def inspect(
             words += ["--limit", str(limit)] if limit != MOST_PROMPTS else []
             words += ["--expected-length", f"{expected_length:g}"] if expected_length else []
         command = shlex.join([*words, "-o", str(output)])
-        write_text(output, to_html(result, command=command))
+        write_text(output, inspection_html(result, command=command))
         typer.echo(f"written: {shown(str(output))}", err=True)
     raise typer.Exit(code)

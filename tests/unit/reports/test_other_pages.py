@@ -18,8 +18,7 @@ from support.inspections import broken
 from driftscope.ablate.result import conclusion_of
 from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.trial.result import NotApplicable, Tried
-from driftscope_reports.ablation_page import to_html as ablation_html
-from driftscope_reports.inspection_page import to_html
+from driftscope_reports.checkpoint_pages import ablation_html, inspection_html
 
 HOSTILE = "</script><img src=x onerror=boom()>"
 FIGURES = re.compile(r'<figure id="([\w-]+)"')
@@ -32,7 +31,7 @@ def _words(page: str) -> str:
 
 
 def test_errors_come_first_and_name_the_line_to_change(tmp_path: Path) -> None:
-    page = _words(to_html(broken(tmp_path)))
+    page = _words(inspection_html(broken(tmp_path)))
     assert "▲ error broken: 1 error, 1 warning, 1 note" in page
     assert page.index("▲ error with") < page.index("◆ warning") < page.index("ℹ note")
     assert 'Change: "norm_output": true' in page
@@ -40,7 +39,7 @@ def test_errors_come_first_and_name_the_line_to_change(tmp_path: Path) -> None:
 
 def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
     inspection = broken(tmp_path)
-    page = _words(to_html(inspection))
+    page = _words(inspection_html(inspection))
     assert inspection.trial is not None
     assert '2 changes, one at a time. This one helps: "norm_output": true.' in page
     for tried in inspection.trial.tried:
@@ -49,7 +48,7 @@ def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
 
 def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
     inspection = broken(tmp_path)
-    page = to_html(inspection)
+    page = inspection_html(inspection)
     assert inspection.trial is not None
     assert FIGURES.findall(page) == ["masses", "acceptance-marginal", "hidden", "confidence"]
     assert f"{100 * inspection.trial.acceptance.marginal[0]:.0f}%" in _words(page)
@@ -57,10 +56,10 @@ def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
 
 def test_each_result_is_a_card_and_none_is_told_with_the_number_of_checks(tmp_path: Path) -> None:
     inspection = broken(tmp_path)
-    page = to_html(inspection)
+    page = inspection_html(inspection)
     assert page.count("<article") == len(inspection.results)
     assert '<code class="option" tabindex="0">&#34;norm_output&#34;: true</code>' in page
-    clean = to_html(replace(inspection, results=()))
+    clean = inspection_html(replace(inspection, results=()))
     assert f"Nothing, in {inspection.checks} checks." in clean
 
 
@@ -78,34 +77,34 @@ def test_renderings_and_what_could_not_be_tried_are_listed(tmp_path: Path) -> No
     )
     left_out = NotApplicable(id="drafters_template", reason="none was saved")
     made = replace(inspection.trial, renderings=(rendered,), not_applicable=(left_out,))
-    page = _words(to_html(replace(inspection, trial=made)))
+    page = _words(inspection_html(replace(inspection, trial=made)))
     assert "no first token" in page
     assert "Not tried: drafters_template: none was saved." in page
 
 
 def test_a_drafter_that_was_not_run_has_no_figures(tmp_path: Path) -> None:
-    page = to_html(inspect_files(str(changed(tmp_path / "a")), str(TARGET)))
+    page = inspection_html(inspect_files(str(changed(tmp_path / "a")), str(TARGET)))
     assert "✓ No error, no warning" in page
     assert not FIGURES.findall(page)
 
 
 def test_names_and_words_of_a_checkpoint_are_escaped(tmp_path: Path) -> None:
     inspection = replace(broken(tmp_path, mistake=HOSTILE), drafter=HOSTILE, target=HOSTILE)
-    page = to_html(inspection)
+    page = inspection_html(inspection)
     assert HOSTILE not in page
     assert "<img" not in page
 
 
 def test_the_same_inspection_gives_the_same_bytes(tmp_path: Path) -> None:
     inspection = broken(tmp_path)
-    assert to_html(inspection, command="x") == to_html(inspection, command="x")
+    assert inspection_html(inspection, command="x") == inspection_html(inspection, command="x")
 
 
 def test_a_browser_draws_every_picture_and_asks_for_nothing(
     browser: Browser, tmp_path: Path
 ) -> None:
     path = tmp_path / "page.html"
-    path.write_text(to_html(broken(tmp_path)), encoding="utf-8")
+    path.write_text(inspection_html(broken(tmp_path)), encoding="utf-8")
     assert_drawn_alone(browser, path)
 
 
