@@ -8,20 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.ablate.intervention import AS_SERVED
-from driftscope.ablate.result import (
-    Ablation,
-    Decomposition,
-    Effect,
-    Part,
-    VocabularyCoverage,
-    conclusion_of,
-)
+from driftscope.ablate.result import Ablation, conclusion_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.boundary.text import shown
 from driftscope.inspect.checkpoints import Sizes
 from driftscope.inspect.checks.result import CheckResult, Level
 from driftscope.inspect.inspection import Answer, Inspection
-from driftscope.inspect.trial.result import STOPPED, Acceptance, Trial, by_reason
+from driftscope.inspect.trial.result import STOPPED, Trial, by_reason
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 _ANSWERS = {
@@ -58,17 +51,16 @@ def _print_trial(console: Console, trial: Trial) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("acceptance length", "95% interval", "gain", "p", "drafter"):
         table.add_column(name, justify="left" if name == "drafter" else "right")
-    table.add_row(
-        *acceptance_cells(trial.acceptance),
-        "",
-        "",
-        f"as it is ({trial.prompts} prompts, K = {trial.k})",
-    )
+    as_it_is = f"as it is ({trial.prompts} prompts, K = {trial.k})"
+    rows = [(trial.acceptance, "", "", as_it_is)]
     whole = [tried for tried in trial.tried if tried.prompts == trial.prompts]
     for tried in (*whole[:_SHOWN], *trial.renderings):
         gain, p = f"{tried.gain.difference:+.2f}", f"{tried.gain.p:.2g}"
-        words = Text(shown(tried.change.change))
-        table.add_row(*acceptance_cells(tried.acceptance), gain, p, words)
+        rows.append((tried.acceptance, gain, p, shown(tried.change.change)))
+    for accepts, gain, p, words in rows:
+        spread = accepts.mean_length_interval
+        interval = f"{spread.low:.2f}-{spread.high:.2f}" if spread else ""
+        table.add_row(f"{accepts.mean_length:.2f}", interval, gain, p, Text(words))
     console.print(table)
     for reason, ids in by_reason(trial.not_applicable).items():
         console.print(Text(f"not tried: {', '.join(ids)}: {shown(reason)}", "dim"))
@@ -81,12 +73,6 @@ def _print_trial(console: Console, trial: Trial) -> None:
     console.print(Text(f"accepted by depth: {rates}"))
     for line in trial.inside.lines:
         console.print(Text(f"{line[0].upper()}{line[1:]}."))
-
-
-def acceptance_cells(acceptance: Acceptance) -> tuple[str, str]:
-    """Return the acceptance length and its interval in words, "" without one."""
-    spread = acceptance.mean_length_interval
-    return f"{acceptance.mean_length:.2f}", f"{spread.low:.2f}-{spread.high:.2f}" if spread else ""
 
 
 def _headline(inspection: Inspection) -> str:
@@ -131,7 +117,6 @@ def _sizes(sizes: Sizes) -> str:
     return f"{sizes.parameters / 1e6:.1f} M parameters, {sizes.bytes / 1e6:.1f} MB{share}{licence}"
 
 
-_NOT_KNOWN = "–"
 WRONG_TOKENS = (
     "A chain is accepted up to its first wrong token, so wrong tokens cost agreement\n"
     "after it, but no acceptance. Where two numbers follow: with the other factor the\n"
@@ -140,80 +125,60 @@ WRONG_TOKENS = (
 """Explanation of the decomposition."""
 
 
+def _ends(interval: Interval | None, form: str, factor: float = 1.0) -> str:
+    if interval is None:
+        return "–"
+    return f"[{factor * interval.low:{form}}, {factor * interval.high:{form}}]"
+
+
 def print_ablation(result: Ablation) -> None:
     """Print an ablation to stdout."""
     console = Console(highlight=False)
     where = f"{result.positions:,} positions of {result.prompts} prompts, K = {result.k}"
-    found = conclusion_of(result)
+    found, parts = conclusion_of(result), result.decomposition
     console.print(Text(shown(found.headline), "bold"))
     console.print(Text(f"What to do: {found.advice}"))
     console.print(Text(f"{shown(result.drafter)}: {where}", "dim"))
-    if result.decomposition is not None:
-        _print_decomposition(console, result.decomposition, result.k)
+    if parts is not None:
+        console.print(
+            Text(
+                f"The drafted token is the target's in {parts.first:.1%} at depth 1 and in "
+                f"{parts.last:.1%} at depth {result.k}.\nOf the {100 * parts.loss.value:.1f} "
+                "points lost:"
+            )
+        )
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for name, part in (
+            ("the drafter's own states", parts.states),
+            ("wrong tokens read (cost no acceptance)", parts.tokens),
+            ("the rest (later positions)", parts.rest),
+        ):
+            orders = " or ".join(f"{100 * order:+.1f}" for order in part.orders or ())
+            cells = f"{100 * part.value:+.1f}", _ends(part.interval, "+.1f", 100), orders
+            table.add_row(f"  {name}", *cells)
+        console.print(table)
+        console.print(Text(WRONG_TOKENS, "dim"))
     table = Table(box=None, pad_edge=False)
     for name in ("acceptance length", "change", "interval of the change", "with"):
         table.add_column(name, justify="left" if name == "with" else "right")
     for effect in result.effects:
-        table.add_row(*_cells(effect))
+        change = "", "", "as served"
+        if effect.intervention.id != AS_SERVED:
+            words = shown(effect.intervention.changes)
+            change = f"{effect.difference:+.2f}", _ends(effect.interval, "+.2f"), words
+        table.add_row(f"{effect.acceptance.mean_length:.2f}", *change)
     console.print(table)
     for name, reason in result.not_applicable.items():
         console.print(Text(f"not applicable: {name}: {reason}", "dim"))
     if result.vocabulary.lacking:
-        _print_vocabulary(console, result.vocabulary)
+        share = f"{result.vocabulary.lacking:.1%}"
+        console.print(Text(f"{share} of the target's tokens are not in the draft vocabulary:"))
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for kind in result.vocabulary.by_region:
+            cells = f"{kind.lacking:.1%}", _ends(kind.interval, ".1%")
+            table.add_row(f"  {kind.region}", *cells, f"of {kind.tokens:,} tokens")
+        console.print(table)
     if result.near_misses is not None:
         console.print(Text(result.near_misses.words))
     words = "Intervals are over prompts and hold for all interventions together."
     console.print(Text(words, "dim"))
-
-
-def _print_vocabulary(console: Console, coverage: VocabularyCoverage) -> None:
-    console.print(
-        Text(f"{coverage.lacking:.1%} of the target's tokens are not in the draft vocabulary:")
-    )
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for part in coverage.by_region:
-        ends = part.interval
-        interval = f"[{ends.low:.1%}, {ends.high:.1%}]" if ends else _NOT_KNOWN
-        counted = f"of {part.tokens:,} tokens"
-        table.add_row(f"  {part.region}", f"{part.lacking:.1%}", interval, counted)
-    console.print(table)
-
-
-def _print_decomposition(console: Console, parts: Decomposition, k: int) -> None:
-    console.print(
-        Text(
-            f"The drafted token is the target's in {parts.first:.1%} at depth 1 and in "
-            f"{parts.last:.1%} at depth {k}.\nOf the {100 * parts.loss.value:.1f} points lost:"
-        )
-    )
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name, part in (
-        ("the drafter's own states", parts.states),
-        ("wrong tokens read (cost no acceptance)", parts.tokens),
-        ("the rest (later positions)", parts.rest),
-    ):
-        table.add_row(f"  {name}", *_part_cells(part))
-    console.print(table)
-    console.print(Text(WRONG_TOKENS, "dim"))
-
-
-def _part_cells(part: Part) -> tuple[str, str, str]:
-    orders = ""
-    if part.orders is not None:
-        orders = " or ".join(f"{100 * value:+.1f}" for value in part.orders)
-    return f"{100 * part.value:+.1f}", _ends(part.interval, 100.0, 1), orders
-
-
-def _cells(effect: Effect) -> tuple[str, ...]:
-    length = f"{effect.acceptance.mean_length:.2f}"
-    if effect.intervention.id == AS_SERVED:
-        return length, "", "", "as served"
-    change = f"{effect.difference:+.2f}"
-    return length, change, _ends(effect.interval, 1.0, 2), shown(effect.intervention.changes)
-
-
-def _ends(interval: Interval | None, factor: float, digits: int) -> str:
-    if interval is None:
-        return _NOT_KNOWN
-    low, high = (f"{factor * end:+.{digits}f}" for end in (interval.low, interval.high))
-    return f"[{low}, {high}]"
