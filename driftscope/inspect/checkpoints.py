@@ -395,7 +395,7 @@ class DrafterFiles:
 
 def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     """Open a drafter checkpoint: a folder, or a repository in the local cache. Of an unknown layout
-    no tensor is opened.
+    no tensor is opened, and of a target with MTP heads the heads' alone, under their own names.
 
     Raises CheckpointError for one that is damaged, or holds no drafter.
     """
@@ -403,23 +403,29 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     raw = read_config(folder)
     files = find_tensors(folder, opening)
     found = recognise(raw, files.names)
+    fields, tensors, sizes = raw, dict[str, StoredTensor](), tuple[str, ...]()
     if found.family is Family.MTP:
-        return _target_with_heads(folder, found, raw, files)
-    known = found.family is not None
-    tensors = files.tensors() if known else {}
-    drafter = DrafterFiles(
-        folder=folder,
-        format=found,
-        raw=raw,
-        fields=_drafter_fields(raw) if known else raw,
-        tensors={common_name(name): tensor for name, tensor in sorted(tensors.items())},
-    )
-    if known:
-        heads, latent = (found.family is family for family in (Family.HEADS, Family.MLA))
-        sizes = ("hidden_size", "vocab_size") if heads else _SIZES
-        for size in (*sizes, *(_MLA_SIZES if latent else ())):
-            drafter.size(size)
+        heads, fields, sizes = find_heads(raw, files.names), dict(_text_fields(raw)), _SIZES[:1]
+        for wanted in heads.names if heads else ():
+            tensor = files.tensor(wanted)
+            if tensor is None:
+                raise CheckpointError(
+                    f"{folder}: its index names {wanted}, which no shard holds; copy the "
+                    "checkpoint again"
+                )
+            tensors[wanted] = tensor
+    elif found.family is not None:
+        fields, tensors = dict(_drafter_fields(raw)), _by_common_name(files)
+        sizes = ("hidden_size", "vocab_size") if found.family is Family.HEADS else _SIZES
+        sizes += _MLA_SIZES if found.family is Family.MLA else ()
+    drafter = DrafterFiles(folder=folder, format=found, raw=raw, fields=fields, tensors=tensors)
+    for size in sizes:
+        drafter.size(size)
     return drafter
+
+
+def _by_common_name(files: TensorFiles) -> dict[str, StoredTensor]:
+    return {common_name(name): tensor for name, tensor in sorted(files.tensors().items())}
 
 
 def with_tensors(drafter: DrafterFiles, opening: Opening = CAREFUL) -> DrafterFiles:
@@ -427,40 +433,13 @@ def with_tensors(drafter: DrafterFiles, opening: Opening = CAREFUL) -> DrafterFi
 
     Raises CheckpointError like `open_drafter`.
     """
-    tensors = find_tensors(drafter.folder, opening).tensors()
-    return replace(
-        drafter,
-        fields=_drafter_fields(dict(drafter.raw)),
-        tensors={common_name(name): tensor for name, tensor in sorted(tensors.items())},
-    )
+    tensors = _by_common_name(find_tensors(drafter.folder, opening))
+    return replace(drafter, fields=_drafter_fields(dict(drafter.raw)), tensors=tensors)
 
 
 def _drafter_fields(raw: dict[str, Any]) -> Mapping[str, Any]:
     """Return the fields that an engine sees."""
     return _text_fields(engine_fields(raw))
-
-
-def _target_with_heads(
-    folder: Path, found: CheckpointFormat, raw: Mapping[str, Any], files: TensorFiles
-) -> DrafterFiles:
-    """Return a target with MTP heads, of whose tensors only the heads' are opened, under their own
-    names."""
-    heads = find_heads(raw, files.names)
-    stored = {name: files.tensor(name) for name in (heads.names if heads else ())}
-    lost = [name for name, tensor in stored.items() if tensor is None]
-    if lost:
-        raise CheckpointError(
-            f"{folder}: its index names {lost[0]}, which no shard holds; copy the checkpoint again"
-        )
-    drafter = DrafterFiles(
-        folder=folder,
-        format=found,
-        raw=raw,
-        fields=_text_fields(raw),
-        tensors={name: tensor for name, tensor in stored.items() if tensor is not None},
-    )
-    _ = drafter.hidden_size
-    return drafter
 
 
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from driftscope.inspect.checkpoints import DrafterFiles, MtpHeads, find_heads, heads_wanted
+from driftscope.inspect.checkpoints import find_heads, heads_wanted
 from driftscope.inspect.checks.result import (
     VLLM,
     Certainty,
@@ -37,7 +37,7 @@ embedding and state at its entry."""
 def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield heads that the config names and the files lack, and the other way round."""
     drafter = inspected.drafter
-    wanted, found = heads_wanted(drafter.raw), _heads_mtp_heads(drafter)
+    wanted, found = heads_wanted(drafter.raw), find_heads(drafter.raw, drafter.tensors)
     there = 0 if found is None else len(found.heads)
     if wanted and there < wanted:
         yield error(
@@ -63,11 +63,13 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield heads that are not quantised where an engine builds them quantised: the config says
     that the target is, and does not leave them out."""
     drafter = inspected.drafter
-    heads = _heads_mtp_heads(drafter)
+    heads = find_heads(drafter.raw, drafter.tensors)
     settings = drafter.quantization
     if heads is None or not settings:
         return
-    matrices = [drafter.tensors[name] for name in heads.names if _is_matrix(name, drafter)]
+    # Tools quantise matrices, but many leave the projection at the entry as it is.
+    stored = [tensor for name in heads.names if len((tensor := drafter.tensors[name]).shape) == 2]
+    matrices = [one for one in stored if not any(part in one.name for part in _KEPT_WIDE)]
     plain = [
         matrix for matrix in matrices if matrix.is_float and not left_out(matrix.name, settings)
     ]
@@ -79,7 +81,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
             "quantization_config",
             rule=_UNLOADED,
             there=f"{plain[0].dtype} in {len(plain)} matrices of the heads that no list of "
-            f"{' or '.join(_LEFT_OUT[:2])} names, {plain[0].name} for example",
+            f"{' or '.join(LEFT_OUT[:2])} names, {plain[0].name} for example",
             change="name the heads' layers in the list of quantization_config; or look whether the "
             "engine accepts anything; in vLLM the heads can be loaded from the checkpoint before "
             'quantisation: --speculative-config \'{"method": "mtp", "model": ...}\'',
@@ -87,7 +89,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
-_LEFT_OUT = (
+LEFT_OUT = (
     "ignore",
     "exclude_modules",
     "modules_to_not_convert",
@@ -103,7 +105,7 @@ def left_out(name: str, settings: Mapping[str, Any]) -> bool:
     """Return whether a quantisation leaves out the layer of a tensor. Entries are names, their
     beginnings or parts, patterns with `*`, or `re:` with a regular expression."""
     layer = name.removesuffix(".weight")
-    entries = [entry for field in _LEFT_OUT for entry in settings.get(field) or ()]
+    entries = [entry for field in LEFT_OUT for entry in settings.get(field) or ()]
     return any(_names_layer(str(entry), layer) for entry in entries)
 
 
@@ -127,14 +129,3 @@ def _names_layer(entry: str, layer: str) -> bool:
     if "*" in entry:
         return fnmatchcase(layer, entry)
     return f".{entry}." in f".{layer}."
-
-
-def _heads_mtp_heads(drafter: DrafterFiles) -> MtpHeads | None:
-    return find_heads(drafter.raw, drafter.tensors)
-
-
-def _is_matrix(name: str, drafter: DrafterFiles) -> bool:
-    """Whether a tensor is a matrix that tools quantise: not the projection at the entry, which many
-    leave as it is."""
-    kept = any(part in name for part in _KEPT_WIDE)
-    return len(drafter.tensors[name].shape) == 2 and not kept

@@ -7,6 +7,7 @@ target's ids. Both are EAGLE-3's convention, which vLLM, SGLang, speculators and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checkpoints import DrafterFiles, find_heads
+from driftscope.inspect.checks.mtp_heads import LEFT_OUT
 from driftscope.inspect.checks.result import (
     VLLM_LOADER,
     Certainty,
@@ -29,7 +31,7 @@ from driftscope.inspect.checks.result import (
 from driftscope.inspect.checks.tensors import D2T, T2D
 
 Ids = NDArray[np.int64]
-_RULE = f"{VLLM_LOADER}: target id = draft id + d2t[draft id]"
+_wrong_table = partial(error, rule=f"{VLLM_LOADER}: target id = draft id + d2t[draft id]")
 
 
 def check_vocabulary_size(inspected: Inspected) -> Iterator[CheckResult]:
@@ -55,21 +57,21 @@ def check_table(inspected: Inspected) -> Iterator[CheckResult]:
     smaller = drafter.draft_vocab_size != drafter.vocab_size
     if table is None:
         if smaller:
-            yield _result(
-                "d2t_missing",
-                "the drafter has a vocabulary of its own, and no table d2t",
-                f"d2t of {drafter.draft_vocab_size} entries",
-                "none: each draft id would be taken for the target's",
-                "save d2t with the weights",
+            yield _wrong_table(
+                id="d2t_missing",
+                title="the drafter has a vocabulary of its own, and no table d2t",
+                expected=f"d2t of {drafter.draft_vocab_size} entries",
+                there="none: each draft id would be taken for the target's",
+                change="save d2t with the weights",
             )
         return
     if not smaller:
-        yield _result(
-            "d2t_unused",
-            "d2t is there, and both vocabularies have the same size",
-            '"draft_vocab_size" smaller than "vocab_size", or no d2t',
-            f"{drafter.draft_vocab_size} of {drafter.vocab_size} tokens",
-            f'"draft_vocab_size": {table.elements}, or drop d2t',
+        yield _wrong_table(
+            id="d2t_unused",
+            title="d2t is there, and both vocabularies have the same size",
+            expected='"draft_vocab_size" smaller than "vocab_size", or no d2t',
+            there=f"{drafter.draft_vocab_size} of {drafter.vocab_size} tokens",
+            change=f'"draft_vocab_size": {table.elements}, or drop d2t',
         )
     if table.is_float or not table.is_readable or table.elements != drafter.draft_vocab_size:
         return  # the check of shapes reports the size
@@ -97,52 +99,52 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
     ascending = len(table) > 1 and bool(np.all(np.diff(table) > 0))
     inside = int(table.min()) >= 0 and int(table.max()) < drafter.vocab_size
     if ascending and inside and int(ids.max()) - drafter.vocab_size >= len(table) // 2:
-        yield _result(
-            "d2t_absolute",
-            "d2t holds the target's ids themselves, not the differences",
-            "d2t[i] = target id - i",
-            f"ascending ids from {table[0]} to {table[-1]}",
-            "subtract 0, 1, 2, ... from d2t",
-            Certainty.LIKELY,
+        yield _wrong_table(
+            id="d2t_absolute",
+            title="d2t holds the target's ids themselves, not the differences",
+            expected="d2t[i] = target id - i",
+            there=f"ascending ids from {table[0]} to {table[-1]}",
+            change="subtract 0, 1, 2, ... from d2t",
+            certainty=Certainty.LIKELY,
         )
     elif (
         not table.any()
         and drafter.draft_vocab_size < drafter.vocab_size
         and (marked is None or not np.array_equal(marked, ids))
     ):
-        yield _result(
-            "d2t_zero",
-            "d2t is all zero: the draft ids are taken for the target's",
-            "differences that lead to the most frequent tokens",
-            "zeros, as before loading",
-            "save d2t as it was in training; t2d, if it is right, has the same content",
-            Certainty.LIKELY,
+        yield _wrong_table(
+            id="d2t_zero",
+            title="d2t is all zero: the draft ids are taken for the target's",
+            expected="differences that lead to the most frequent tokens",
+            there="zeros, as before loading",
+            change="save d2t as it was in training; t2d, if it is right, has the same content",
+            certainty=Certainty.LIKELY,
         )
     elif ids.min() < 0 or ids.max() >= drafter.vocab_size:
-        yield _result(
-            "d2t_range",
-            "d2t leads outside the target's vocabulary",
-            f"target ids from 0 to {drafter.vocab_size - 1}",
-            f"ids from {ids.min()} to {ids.max()}",
-            "save d2t as it was in training",
+        yield _wrong_table(
+            id="d2t_range",
+            title="d2t leads outside the target's vocabulary",
+            expected=f"target ids from 0 to {drafter.vocab_size - 1}",
+            there=f"ids from {ids.min()} to {ids.max()}",
+            change="save d2t as it was in training",
         )
     elif len(np.unique(ids)) != len(ids):
-        yield _result(
-            "d2t_repeats",
-            "d2t leads to the same token from several draft ids",
-            "each target id at most once",
-            f"{len(ids) - len(np.unique(ids))} repeated target ids",
-            "save d2t as it was in training",
+        yield _wrong_table(
+            id="d2t_repeats",
+            title="d2t leads to the same token from several draft ids",
+            expected="each target id at most once",
+            there=f"{len(ids) - len(np.unique(ids))} repeated target ids",
+            change="save d2t as it was in training",
         )
     chosen = _marked(drafter)
     if chosen is not None and not np.array_equal(chosen, np.unique(ids)):
-        yield _result(
-            "t2d_contradicts_d2t",
-            "t2d and d2t name different tokens",
-            "t2d marks exactly the ids that d2t leads to",
-            f"{len(np.setxor1d(chosen, ids))} tokens in one of them only",
-            "rebuild d2t from t2d, or the reverse; training used t2d",
-            Certainty.LIKELY,
+        yield _wrong_table(
+            id="t2d_contradicts_d2t",
+            title="t2d and d2t name different tokens",
+            expected="t2d marks exactly the ids that d2t leads to",
+            there=f"{len(np.setxor1d(chosen, ids))} tokens in one of them only",
+            change="rebuild d2t from t2d, or the reverse; training used t2d",
+            certainty=Certainty.LIKELY,
         )
 
 
@@ -159,25 +161,6 @@ def _ids(drafter: DrafterFiles) -> Ids | None:
     if table is None or table.is_float or not table.is_readable:
         return None
     return np.asarray(table.array().astype(np.int64).ravel() + np.arange(table.elements))
-
-
-def _result(
-    name: str,
-    title: str,
-    expected: str,
-    there: str,
-    change: str,
-    certainty: Certainty = Certainty.CERTAIN,
-) -> CheckResult:
-    return error(
-        id=name,
-        title=title,
-        expected=expected,
-        rule=_RULE,
-        there=there,
-        change=change,
-        certainty=certainty,
-    )
 
 
 _TOKENIZER, _TEMPLATE, _SETTINGS = "tokenizer.json", "chat_template.jinja", "tokenizer_config.json"
@@ -227,11 +210,6 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 _PLAIN = frozenset(("BF16", "F16", "F32", "F64", "I64", "BOOL"))
-_LEFT_OUT = (
-    *("ignore", "exclude", "exclude_modules", "ignored_layers"),
-    *("modules_to_not_convert", "llm_int8_skip_modules"),
-)
-"""Fields that list layers that are not quantised, which may be all."""
 
 
 def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
@@ -240,7 +218,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     drafter, target = inspected.drafter, inspected.target
     settings, types = drafter.quantization, {tensor.dtype for tensor in drafter.tensors.values()}
     method = settings.get("quant_method") or settings.get("quant_algo")
-    plain = types and types <= _PLAIN and not any(map(settings.get, _LEFT_OUT))
+    plain = types and types <= _PLAIN and not any(map(settings.get, LEFT_OUT))
     # Of MTP heads, `mtp_heads.check_quantization` says it: the config is the target's.
     if method and plain and find_heads(drafter.raw, drafter.tensors) is None:
         yield warning(

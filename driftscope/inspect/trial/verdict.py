@@ -222,12 +222,8 @@ def _confidence_words(trial: Trial) -> str:
 
 
 def rendering_results(trial: Trial) -> Iterator[CheckResult]:
-    """Yield renderings of the prompts with which more is accepted than as they are.
-
-    If the target is surer of its answers too, the text may be easier instead: that is a note.
-    """
-    for tried in _helping(trial):
-        yield _accepts_more(trial, tried)
+    """Yield renderings of the prompts with which more is accepted than as they are."""
+    return (_accepts_more(trial, tried) for tried in _helping(trial))
 
 
 def _helping(trial: Trial) -> Iterator[Tried]:
@@ -238,6 +234,8 @@ def _helping(trial: Trial) -> Iterator[Tried]:
 
 
 def _accepts_more(trial: Trial, tried: Tried) -> CheckResult:
+    """Return that more is accepted with a rendering. If the target is surer of its answers too, the
+    text may be easier instead: that is a note."""
     easier = tried.surer_interval is None or tried.surer_interval.high > 0
     then = tried.acceptance
     return CheckResult(
