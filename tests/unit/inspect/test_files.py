@@ -386,7 +386,7 @@ def test_an_inspection_holds_every_repair(tmp_path: Path) -> None:
     document = json.loads(to_json(inspection, 3))
     jsonschema.validate(document, schema_of(INSPECTION))
     assert inspection.trial is not None
-    assert [tried["repair"]["id"] for tried in document["trial"]["tried"]] == [
+    assert [tried["change"]["id"] for tried in document["trial"]["tried"]] == [
         tried.change.id for tried in inspection.trial.tried
     ]
 
