@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -96,12 +97,9 @@ def inspect(
         opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
     engine = installed_engine() if run else None
-    with Console(stderr=True).status("Checking the files"):
-        if engine is None:
-            result = inspect_files(drafter, target, options.opening)
-        else:
-            with EngineProcess(engine) as process:
-                result = inspect_files(drafter, target, options.opening, process)
+    asked = EngineProcess(engine) if engine else nullcontext()
+    with Console(stderr=True).status("Checking the files"), asked as process:
+        result = inspect_files(drafter, target, options.opening, process)
     if target and run and result.known:
         result = with_trial(result, target, options)
     code = result.code(strict=strict)

@@ -17,7 +17,6 @@ from driftscope.analysis.query.query_engine import Engine
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.text import shown
-from driftscope.boundary.text import shown as printable
 from driftscope.cli.options import is_inspection
 from driftscope.errors import NoDataError
 from driftscope.inspect.compare_run import (
@@ -117,5 +116,5 @@ def relations_to(inspected: InspectedAcceptance, inputs: Inputs) -> dict[str, Re
     )
     for run in runs:
         for note in (*notes_of(run), *notes):
-            sys.stderr.write(f"{printable(f'{run.label}: {note}')}\n")
+            sys.stderr.write(f"{shown(f'{run.label}: {note}')}\n")
     return {run.label: relation_to(inspected, run) for run in runs}

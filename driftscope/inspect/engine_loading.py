@@ -13,7 +13,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -283,8 +283,30 @@ def _answer(answer: Mapping[str, Any], engine: str, *, target_given: bool) -> En
         if first["certain"]:
             unknown += "; with --target it would be known whether the config is at fault"
     results = [_refused(found, answer, engine) for found in certain]
-    results += _cut(answer, engine)
-    results += _unfilled(answer, engine)
+    loader = f"{engine}, load_weights of {answer['class']}" if answer.get("class") else engine
+    if cut := answer["cut"]:
+        results.append(
+            error(
+                id="wrong_shape",
+                title="tensors have other shapes than the config says",
+                expected="tensors that the engine takes whole",
+                rule=f"{loader}: cuts them without an error",
+                there=f"numbers that it takes: {_some(cut)}",
+                change="set the sizes in config.json to those that the weights were trained with",
+            )
+        )
+    if lacking := answer["unfilled"]:
+        more = f"numbers for {len(lacking)} more parameters; without them they stay random"
+        results.append(
+            error(
+                id="missing_tensor",
+                title="tensors are missing",
+                expected=more,
+                rule=loader,
+                there=f"numbers of the engine's parameters that the files have: {_some(lacking)}",
+                change="save the checkpoint again, whole",
+            )
+        )
     return EngineAnswer(
         engine=engine,
         architecture=answer.get("architecture"),
@@ -307,30 +329,6 @@ def _refused(found: Mapping[str, Any], answer: Mapping[str, Any], engine: str) -
         rule=f"{engine}, {found['place']}",
         there=found["reason"],
     )
-
-
-def _cut(answer: Mapping[str, Any], engine: str) -> Iterator[CheckResult]:
-    if cut := answer["cut"]:
-        yield error(
-            id="wrong_shape",
-            title="tensors have other shapes than the config says",
-            expected="tensors that the engine takes whole",
-            rule=f"{engine}, load_weights of {answer['class']}: cuts them without an error",
-            there=f"numbers that it takes: {_some(cut)}",
-            change="set the sizes in config.json to those that the weights were trained with",
-        )
-
-
-def _unfilled(answer: Mapping[str, Any], engine: str) -> Iterator[CheckResult]:
-    if lacking := answer["unfilled"]:
-        yield error(
-            id="missing_tensor",
-            title="tensors are missing",
-            expected=f"numbers for {len(lacking)} more parameters; without them they stay random",
-            rule=f"{engine}, load_weights of {answer['class']}",
-            there=f"numbers of the engine's parameters that the files have: {_some(lacking)}",
-            change="save the checkpoint again, whole",
-        )
 
 
 def _some(parts: Mapping[str, tuple[int, int]]) -> str:

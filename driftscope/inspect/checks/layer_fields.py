@@ -135,19 +135,16 @@ def not_promised(drafter: DrafterFiles) -> tuple[str, ...]:
     reasons = []
     for name, neutral in NEUTRAL.items():
         value = drafter.fields.get(name)
-        if value is None or any(value == one for one in neutral.values) or _full(name, value):
+        kinds = value if name == "layer_types" and isinstance(value, list) else None
+        full = kinds is not None and all(kind == _FULL for kind in kinds)
+        if value is None or value in neutral.values or full:
             continue
         reasons.append(f'"{name}": {dumps(value)}: {VLLM} {neutral.otherwise}')
-    return (*reasons, *(f"{name}: {_NOT_KNOWN}" for name in _unknown_to_us(drafter)))
-
-
-_NOT_KNOWN = "the installed vLLM reads it, and inspect does not know what for"
-
-
-def _full(name: str, value: Any) -> bool:
-    return (
-        name == "layer_types" and isinstance(value, list) and all(kind == _FULL for kind in value)
-    )
+    read = fields_read(vllm_models(), modules_of(drafter))
+    known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys()
+    unknown = sorted((set(drafter.fields) & read) - known)
+    words = "the installed vLLM reads it, and inspect does not know what for"
+    return (*reasons, *(f"{name}: {words}" for name in unknown))
 
 
 def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
@@ -302,13 +299,6 @@ def _eps(drafter: DrafterFiles, targets: Mapping[str, Any]) -> Iterator[CheckRes
         change=f'"rms_norm_eps": {theirs:g}, if it was trained so' if large else None,
         certainty=Certainty.LIKELY if large else Certainty.POSSIBLE,
     )
-
-
-def _unknown_to_us(drafter: DrafterFiles) -> tuple[str, ...]:
-    """Return the fields that the installed vLLM reads and this module does not know."""
-    names = modules_of(drafter)
-    known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys()
-    return tuple(sorted((set(drafter.fields) & fields_read(vllm_models(), names)) - known))
 
 
 def vllm_models() -> Path | None:

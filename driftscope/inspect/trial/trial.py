@@ -311,18 +311,13 @@ def run_trial(
 
     runner = Runner(loaded.teacher, answered, k, listener, loaded.dtype, expected_length)
     trial = runner.run(base, candidates)
-    trial = replace(trial, not_promised=(*not_promised(files), *_past_its_end(files, runner)))
-    return try_renderings(runner, base, made, trial, left_out)
-
-
-def _past_its_end(files: DrafterFiles, runner: Runner) -> Iterator[str]:
-    """Yield that the texts of the trial are longer than vLLM drafts with this config."""
-    ends = files.fields.get("max_position_embeddings")
+    reasons, ends = not_promised(files), files.fields.get("max_position_embeddings")
     if isinstance(ends, int) and ends < runner.longest:
-        yield (
-            f'"max_position_embeddings": {ends}: vLLM drafts nothing past it, and texts here have '
-            f"up to {runner.longest} tokens"
-        )
+        past = "vLLM drafts nothing past it, and texts here have up to"
+        words = f'"max_position_embeddings": {ends}: {past} {runner.longest} tokens'
+        reasons = (*reasons, words)
+    trial = replace(trial, not_promised=reasons)
+    return try_renderings(runner, base, made, trial, left_out)
 
 
 def try_renderings(
