@@ -76,13 +76,22 @@ def _chart(series: Sequence[Any], y_title: str, unit: Unit = Unit.NUMBER) -> Any
 
 
 def _bars(
-    shown: Sequence[tuple[str, str, float, Interval | None]], x_title: str, y_title: str, **how: Any
+    shown: Sequence[tuple[str, str, float, Interval | None]],
+    x_title: str,
+    y_title: str,
+    level: float | None = None,
 ) -> Any:
     """Return a chart of bars: name, colour, height and interval of each."""
     names, colours, values, ends = zip(*shown, strict=True)
     drawn = bars(y_title, names, values, intervals=ends, colours=colours)
-    axes = {"x_title": x_title, "y_title": y_title, "axis": Axis.CATEGORY, "unit": Unit.SHARE}
-    return figure([drawn], **axes, **how)
+    return figure(
+        [drawn],
+        x_title=x_title,
+        y_title=y_title,
+        axis=Axis.CATEGORY,
+        unit=Unit.SHARE,
+        level=level,
+    )
 
 
 LEVELS = {

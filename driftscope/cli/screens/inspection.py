@@ -175,8 +175,8 @@ def print_ablation(result: Ablation) -> None:
         console.print(Text(f"{share} of the target's tokens are not in the draft vocabulary:"))
         table = Table(box=None, pad_edge=False, show_header=False)
         for kind in result.vocabulary.by_region:
-            cells = f"{kind.lacking:.1%}", _ends(kind.interval, ".1%")
-            table.add_row(f"  {kind.region}", *cells, f"of {kind.tokens:,} tokens")
+            interval, tokens = _ends(kind.interval, ".1%"), f"of {kind.tokens:,} tokens"
+            table.add_row(f"  {kind.region}", f"{kind.lacking:.1%}", interval, tokens)
         console.print(table)
     if result.near_misses is not None:
         console.print(Text(result.near_misses.words))
