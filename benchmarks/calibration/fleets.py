@@ -87,7 +87,7 @@ def rollups_of(fleet: Fleet, source: np.random.Generator) -> Rollups:
     return Rollups(
         path=Path("day"),
         replicas=tuple(f"pod-{at}" for at in range(fleet.replicas)),
-        kinds=tuple(("m", "d", "", label, str(context)) for label, context in KINDS),
+        kinds=tuple(("m", "d", "", label, "", str(context)) for label, context in KINDS),
         begin_s=0.0,
         end_s=86400.0,
         replica=replica,
