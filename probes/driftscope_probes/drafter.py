@@ -138,6 +138,7 @@ class AttentionLayer(Protocol):
     @property
     def query_size(self) -> int:
         """Count of numbers in one head's query, as the tap sees it."""
+        return self.kind.head_size
 
     def cache(self) -> torch.Tensor:
         """Return the layer's KV cache, which an engine may reallocate."""

@@ -45,12 +45,11 @@ class PromptDigests:
         self._key = key
         secret = hashlib.blake2b(b"prefix", key=key, digest_size=8, person=_PERSON).digest()
         self._secret = np.uint64(int.from_bytes(secret, "little"))
-        self._roots: OrderedDict[int, str] = OrderedDict()
-        """First prompt's digest of each conversation, by the hash of what its next prompt begins
-        with."""
+        self._roots: OrderedDict[int, tuple[str, int]] = OrderedDict()
+        """First prompt's digest of each conversation, and the length of what its next prompt begins
+        with, by the hash of that."""
         self._lengths: dict[int, int] = {}
         """Number of remembered beginnings of each length."""
-        self._length_of: dict[int, int] = {}
 
     def of(self, request: Any) -> tuple[str | None, str | None]:
         """Return the digest of a finished request's prompt, and that of the first prompt of its
@@ -78,19 +77,19 @@ class PromptDigests:
         """Return the conversation of the longest remembered beginning of a prompt."""
         lengths = sorted((n for n in self._lengths if n <= len(hashes)), reverse=True)
         beginnings = hashes[np.array(lengths, dtype=np.int64) - 1].tolist() if lengths else ()
-        return next((self._roots[start] for start in beginnings if start in self._roots), None)
+        return next((self._roots[start][0] for start in beginnings if start in self._roots), None)
 
     def _remember(self, beginning: int, length: int, root: str) -> None:
         self._forget(beginning)
-        self._roots[beginning], self._length_of[beginning] = root, length
+        self._roots[beginning] = root, length
         self._lengths[length] = self._lengths.get(length, 0) + 1
         if len(self._roots) > REMEMBERED_ANSWERS:
             self._forget(next(iter(self._roots)))
 
     def _forget(self, beginning: int) -> None:
-        if self._roots.pop(beginning, None) is None:
+        _, length = self._roots.pop(beginning, ("", None))
+        if length is None:
             return
-        length = self._length_of.pop(beginning)
         self._lengths[length] -= 1
         if not self._lengths[length]:
             del self._lengths[length]

@@ -446,7 +446,8 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     parallel = method not in BLOCKS and bool(given.get("parallel_drafting"))
     kinds = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
     if not kinds:
-        return unknown_drafter(support.unknown_method(f"{method}{' in parallel' * parallel}"))
+        unknown = support.unknown_method(f"{method}{' in parallel' * parallel}")
+        return Check(topic="drafter", ok=True, detail=str(unknown), unknown=unknown)
     folder = str(given.get("model") or (target if method == MTP else ""))
     config = config_of(folder)
     if missing := _no_model(folder):
@@ -526,11 +527,6 @@ def _is_positive(value: object) -> bool:
 def counted(why: str) -> Check:
     """Return that a drafter is recorded without its inside, and why."""
     return Check(topic="drafter", ok=True, detail=f"{_COUNTED}: {why}")
-
-
-def unknown_drafter(unknown: Unknown) -> Check:
-    """Return that the inside of a drafter is not recorded, because its kind is not known."""
-    return Check(topic="drafter", ok=True, detail=f"{unknown}", unknown=unknown)
 
 
 def _class_of(config: Mapping[str, object], method: str, classes: Mapping[str, str]) -> str | None:

@@ -20,6 +20,7 @@ from driftscope.errors import UnknownDrafterError
 from driftscope_probes.discovery import ROWS, Anatomy, anatomy_of, made_up
 from driftscope_probes.drafter import (
     AttentionKind,
+    AttentionLayer,
     Drafter,
     KeyReader,
     Kind,
@@ -31,13 +32,32 @@ from driftscope_probes.drafter import (
 from driftscope_probes.start_guard import INTERNALS
 
 
-class SglangAttentionLayer:
+class PoolKeys(KeyReader):
+    """Keys of SGLang's pool: a row for each slot, in every backend with plain attention."""
+
+    paged = True
+
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """See KeyReader."""
+        return kv_cache.transpose(1, 2)
+
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    ) -> torch.Tensor:
+        """See KeyReader."""
+        wanted = block_table[:, :length].long().clamp(0, len(kv_cache) - 1)
+        keys = kv_cache[:, :, 0][wanted]  # [B, slots, kv_heads, head_size]
+        return (queries @ keys.permute(0, 2, 3, 1).float())[:, None]
+
+
+class SglangAttentionLayer(AttentionLayer):
     """One RadixAttention module of a drafter; see `AttentionLayer`."""
+
+    reader: KeyReader = PoolKeys()
 
     def __init__(self, module: Any, pool: Any) -> None:
         """`pool`: the drafter's KV pool."""
         self._module, self._pool = module, pool
-        self.reader: KeyReader = PoolKeys()
 
     @functools.cached_property
     def kind(self) -> AttentionKind:
@@ -50,11 +70,6 @@ class SglangAttentionLayer:
             scale=float(module.scaling),
             softcap=float(module.logit_cap or 0.0),
         )
-
-    @property
-    def query_size(self) -> int:
-        """See AttentionLayer."""
-        return self.kind.head_size
 
     def cache(self) -> torch.Tensor:
         """Return the layer's keys, [slots, kv_heads, 1, head_size]: blocks of one slot each."""
@@ -74,24 +89,6 @@ class SglangAttentionLayer:
             return observed
 
         return stand_in(self._module, "forward", around)
-
-
-class PoolKeys(KeyReader):
-    """Keys of SGLang's pool: a row for each slot, in every backend with plain attention."""
-
-    paged = True
-
-    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """See KeyReader."""
-        return kv_cache.transpose(1, 2)
-
-    def score(
-        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
-    ) -> torch.Tensor:
-        """See KeyReader."""
-        wanted = block_table[:, :length].long().clamp(0, len(kv_cache) - 1)
-        keys = kv_cache[:, :, 0][wanted]  # [B, slots, kv_heads, head_size]
-        return (queries @ keys.permute(0, 2, 3, 1).float())[:, None]
 
 
 TREE = (

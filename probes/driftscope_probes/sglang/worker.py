@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -259,14 +260,7 @@ def attach(worker: Any) -> None:
     if guard.fault is not None:
         if hasattr(worker, PROBE):
             delattr(worker, PROBE)
-        if (settings := _quietly_settings()) is not None:
-            leave_note(settings.trace, guard.fault, "worker0")
-
-
-def _quietly_settings() -> Settings | None:
-    with StartGuard(quiet=True):
-        return settings_from(os.environ)
-    return None
+        leave_note(Path(os.environ["DRIFTSCOPE_TRACE"]), guard.fault, "worker0")
 
 
 def _attach(worker: Any, settings: Settings) -> None:

@@ -276,7 +276,9 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
         check_can_seek(settings, ranks, getattr(config.parallel_config, "data_parallel_size", 1))
         _check_recording(settings, loaded, config)
         check_unused(settings.trace, run_id_of(config))  # before anything is written or hooked
-        _separate_compile_cache(config)
+        if isinstance(config.additional_config, dict):
+            # vLLM's key of compiled graphs covers its configuration but not hooks.
+            config.additional_config["driftscope"] = "residual of one element"
         writer = _writer_of(proposer, settings, config)
         settings, notes = settings_of_rank(settings, place.rank, ranks)
         recorder = assemble_recorder(
@@ -293,7 +295,15 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
             draft_sampling=loaded.draft_sampling,
             device_bytes=recorder.device_bytes,
         )
-        _install(recorder, proposer, settings.trace, writer, ranks)
+        with contextlib.ExitStack() as undo:  # all hooks or none
+            undo.callback(recorder.taps.detach)
+            recorder.taps.attach(proposer, "model")
+            control = Control(
+                settings.trace, writer, recorder.selection, recorder, governed=ranks == 1
+            )
+            control.watch()
+            recorder.control = control
+            undo.pop_all()
     except (AttributeError, KeyError, TypeError) as error:
         raise ProbeError(
             f"this vLLM's {loaded.runner} runner is not laid out as driftscope knows it "
@@ -301,17 +311,6 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
         ) from error
     setattr(proposer, RECORDER, recorder)
     setattr(proposer, _LOADED, _Loaded(drafter, manifest, settings))
-
-
-def _install(recorder: Recorder, proposer: Any, run: Path, writer: TraceWriter, ranks: int) -> None:
-    """Install all hooks or none, and let the recorder be controlled."""
-    with contextlib.ExitStack() as undo:
-        undo.callback(recorder.taps.detach)
-        recorder.taps.attach(proposer, "model")
-        control = Control(run, writer, recorder.selection, recorder, governed=ranks == 1)
-        control.watch()
-        recorder.control = control
-        undo.pop_all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,12 +541,3 @@ def _check_recording(settings: Settings, loaded: LoadedProposer, config: Any) ->
             f"and driftscope cannot get them from the {loaded.runner} runner of this vLLM; "
             f"leave it at {IN_GRAPH}, and see `driftscope doctor`"
         )
-
-
-def _separate_compile_cache(config: Any) -> None:
-    """Keep compiled graphs that contain the tap separate from graphs without it.
-
-    vLLM's cache key covers its configuration but not hooks, so the configuration must name the tap.
-    """
-    if isinstance(config.additional_config, dict):
-        config.additional_config["driftscope"] = "residual of one element"

@@ -35,6 +35,7 @@ from driftscope_probes.drafter import (
     Observer,
     Remove,
     Switch,
+    WitnessedLayer,
     stand_in,
 )
 from driftscope_probes.meter import page_size
@@ -260,7 +261,7 @@ class LatentKeys(ValueReader):
 FLASH_ATTENTION = "vllm.v1.attention.backends.flash_attn"
 
 
-class VllmAttentionLayer:
+class VllmAttentionLayer(WitnessedLayer):
     """One loaded attention layer of vLLM; see `AttentionLayer`."""
 
     def __init__(self, module: Any) -> None:
@@ -302,7 +303,7 @@ class VllmAttentionLayer:
         layer = self._module
         if self._is_latent:  # before absorption
             return int(layer.qk_nope_head_dim) + int(layer.qk_rope_head_dim)
-        return self.kind.head_size
+        return super().query_size
 
     def cache(self) -> torch.Tensor:
         """See AttentionLayer; older versions wrap the cache in a list."""

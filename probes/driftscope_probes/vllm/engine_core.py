@@ -197,22 +197,22 @@ def _fault_of_workers(run: Path, run_id: str) -> StartFault | None:
     )
 
 
-def _update_from_output(original: Any) -> Callable[..., Any]:
-    def update_from_output(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        if observer := getattr(scheduler, _ATTRIBUTE, None):
-            observer.before_update(*args, **kwargs)
-        return original(scheduler, *args, **kwargs)
+def _shows(action: str) -> Callable[[Any], Callable[..., Any]]:
+    """Return a hook that passes a method's arguments to the observer before the method runs."""
 
-    return update_from_output
+    def around(original: Any) -> Callable[..., Any]:
+        def method(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if observer := getattr(scheduler, _ATTRIBUTE, None):
+                getattr(observer, action)(*args, **kwargs)
+            return original(scheduler, *args, **kwargs)
+
+        return method
+
+    return around
 
 
-def _free_request(original: Any) -> Callable[..., Any]:
-    def free_request(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        if observer := getattr(scheduler, _ATTRIBUTE, None):
-            observer.request_finished(*args, **kwargs)
-        return original(scheduler, *args, **kwargs)
-
-    return free_request
+_update_from_output = _shows("before_update")
+_free_request = _shows("request_finished")
 
 
 def _shutdown(original: Any) -> Callable[..., Any]:
