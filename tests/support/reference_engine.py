@@ -449,8 +449,8 @@ class ReferenceRun:
     ) -> None:
         self._target = load_target(target, dtype)
         layers = self._target.config.num_hidden_layers
-        self._drafter = load_drafter(drafter, dtype, target_layers=layers)
-        self._layers = self._drafter.config.layer.num_hidden_layers
+        self.drafter = load_drafter(drafter, dtype, target_layers=layers)
+        self._layers = self.drafter.config.layer.num_hidden_layers
         self._k, self._requests, self._steps = k, 0, 0
         check_unused(run)
         self._writer = TraceWriter(run, source=f"reference-{os.getpid()}")
@@ -474,7 +474,15 @@ class ReferenceRun:
         name = f"reference-{self._requests}"
         self._requests += 1
         arrival_s = time.time()
-        result = self._generated(prompt_ids, max_tokens, lambda done: self._record(name, done))
+        result = generate(
+            self._target,
+            self.drafter,
+            prompt_ids,
+            max_tokens,
+            self._k,
+            eos_token_id=EOS_ID,
+            on_round=lambda done: self._record(name, done),
+        )
         count, decode_s = len(result.token_ids), result.duration_s - result.ttft_s
         # A hash without a key: the prompts of this engine are no user's.
         ids = np.array(prompt_ids, dtype=np.int64).tobytes()
@@ -497,19 +505,6 @@ class ReferenceRun:
             )
         )
         return result
-
-    def _generated(
-        self, prompt_ids: Sequence[int], max_tokens: int, on_round: Callable[[Round], None]
-    ) -> Generation:
-        return generate(
-            self._target,
-            self._drafter,
-            prompt_ids,
-            max_tokens,
-            self._k,
-            eos_token_id=EOS_ID,
-            on_round=on_round,
-        )
 
     def _record(self, request: str, done: Round) -> None:
         self._steps += 1
@@ -543,7 +538,7 @@ class ReferenceRun:
         )
 
     def _manifest(self, target: Path, drafter: Path, dtype: str) -> Manifest:
-        config = self._drafter.config
+        config = self.drafter.config
         return Manifest(
             run_id=uuid.uuid4().hex[:12],
             created_s=time.time(),

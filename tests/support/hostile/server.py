@@ -5,7 +5,6 @@
         replay(server.url("endless-answer"))     # OPENAI: GET and POST /endless-answer/v1/...
 
 The first part of a path names the behaviour. Names are unique over both tables.
-`python -m support.hostile.server` prints the URL and serves until its standard input ends.
 """
 
 from __future__ import annotations
@@ -459,11 +458,3 @@ OPENAI: dict[str, Behaviour] = {
     "key-echo-models": _but(MODELS_AT, _echo),
 }
 """Behaviours that `replay URL` meets; each answers everything but one thing correctly."""
-
-
-if __name__ == "__main__":
-    import sys
-
-    with hostile_server() as running:
-        print(running.url(""), flush=True)
-        sys.stdin.read()

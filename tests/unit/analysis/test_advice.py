@@ -25,7 +25,7 @@ from driftscope.analysis.advice import (
 from driftscope.analysis.cost import Span, cells_of_runs, evened, fit, run_effect
 from driftscope.analysis.figures.steps import GROUPS, StepCell
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.time_per_token import WIDEST, Prediction, Times
+from driftscope.analysis.time_per_token import Prediction, Times
 from driftscope.analysis.validity import RUN_EFFECT
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
@@ -152,11 +152,6 @@ def _cell(k: int, batch: int) -> StepCell:
     )
 
 
-def test_idle_time_is_no_step_time(tmp_path: Path) -> None:
-    idle = _run(tmp_path / "a", replace(TRUTH, requests=60, gap_s=5.0))
-    assert all(cell.step_s < 0.1 for cell in idle.cells)
-
-
 def test_expensive_verification_brings_a_schedule_by_batch_size(tmp_path: Path) -> None:
     """At batch 1 tokens cost little beside the rest, at 16 they are nearly all there is."""
     cost, rates = Cost(base_s=0.05, token_s=0.004), (0.8,) * 7
@@ -221,15 +216,6 @@ def test_bounds_hold_the_long_run_where_runs_wander() -> None:
     assert np.mean(held) > 0.9
 
 
-def test_a_time_that_is_open_by_more_than_a_factor_is_none(seven: RunSummary) -> None:
-    found = advise(seven)
-    assert found is not None
-    for time in (time for at in found.by_batch for time in at.tpot_s):
-        if time.interval is not None:
-            assert 0 < time.interval.low <= time.value <= time.interval.high
-            assert time.interval.high < WIDEST * time.interval.low
-
-
 def test_a_machine_that_was_too_busy_is_told_in_one_sentence(
     seven: RunSummary, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,26 +246,6 @@ def test_a_dead_drafter_is_advised_off_by_what_the_drafter_takes(
     assert found.least_gain is not None
     true = [_true_tpot_s(truth, batch, 7) / _true_tpot_s(truth, batch, 0) - 1 for batch in BATCHES]
     assert 0.1 < found.least_gain < max(true)
-
-
-def test_a_drafter_that_costs_more_than_it_saves_is_told_without_a_model(tmp_path: Path) -> None:
-    """One K leaves the fastest K open; the drafter's own time shows that it costs more."""
-    truth = replace(
-        TRUTH,
-        requests=60,
-        batches=(1,),
-        conditional=(0.15,) * 7,
-        between=0.2,
-        cost=Cost(depth_s=0.004),
-    )
-    found = advise(_run(tmp_path / "slow", truth))
-    assert found is not None
-    assert not found.useless
-    assert not found.worth_it
-    assert found.surely_slower
-    assert found.command == NO_SPECULATION
-    assert found.least_gain is not None
-    assert found.least_gain < _true_tpot_s(truth, 1, 7) / _true_tpot_s(truth, 1, 0) - 1
 
 
 SURE = 0.01

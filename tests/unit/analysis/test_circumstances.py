@@ -23,8 +23,7 @@ from driftscope.analysis.query.row_filters import Bucket
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.catalogue import REPEATS_UNSEEN
 from driftscope.findings.finding import Severity, Trust
-from driftscope.json_report import to_dict
-from driftscope.pipeline import Inputs, analyze, compare, summarise
+from driftscope.pipeline import Inputs, analyze, summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import RequestRow
 from driftscope.trace.writer import TraceWriter
@@ -71,50 +70,6 @@ def test_batch_sizes_are_those_of_the_steps(trace: Trace, run: RunSummary) -> No
     for power, group in zip(sorted(rounds), run.groups.batch, strict=True):
         assert group.rounds == rounds[power]
         assert group.mean_length == pytest.approx(tokens[power] / rounds[power])
-
-
-def test_temperatures_leave_out_what_is_not_known(run: RunSummary) -> None:
-    by_label = {segment.label: segment for segment in run.segments}
-    cold, hot = run.groups.temperature
-    assert (cold.name, hot.name) == ("0", "0.8")
-    assert (cold.rounds, hot.rounds) == (by_label["cold"].rounds, by_label["hot"].rounds)
-    assert hot.mean_length == pytest.approx(by_label["hot"].mean_length)
-    assert hot.mean_length < cold.mean_length
-
-
-def test_finish_reasons(trace: Trace, run: RunSummary) -> None:
-    known = Counter(trace.request.column("finish_reason").to_pylist())
-    assert {group.name for group in run.groups.finish} <= set(known)
-    for group in run.groups.finish:
-        assert group.requests <= known[group.name]
-
-
-def test_intervals_by_depth_hold_their_means_and_shrink_with_requests(run: RunSummary) -> None:
-    means = {
-        "self_mass": run.attention.self_mass,
-        "sink_mass": run.attention.sink_mass,
-        "fed_rms": run.hidden.fed_rms,
-        "postnorm_rms": run.hidden.postnorm_rms,
-        "top1": run.confidence.top1,
-        "entropy": run.confidence.entropy,
-    }
-    for name, mean in means.items():
-        assert mean is not None
-        for value, spread in zip(mean, run.spread[name], strict=True):
-            if spread is None:  # no slot of the chain lies before depth 1
-                assert (name, value) == ("self_mass", 0)
-                continue
-            assert spread.low <= value <= spread.high, name
-    first, *later = run.spread["growth"]
-    assert first is not None and (first.low, first.high) == (1.0, 1.0)
-    true = TRUTH.states() / TRUTH.fed
-    inside = [s is not None and s.low <= t <= s.high for s, t in zip(later, true[1:], strict=True)]
-    assert np.mean(inside) > 0.5
-
-
-def test_one_request_has_no_interval(tmp_path: Path) -> None:
-    alone = summarise(read_trace(simulate(tmp_path / "run", Truth(requests=1, rounds=5))), "run")
-    assert alone.spread == {}
 
 
 @pytest.mark.parametrize(
@@ -297,18 +252,6 @@ def test_a_round_has_the_region_of_the_first_token_that_it_drafts() -> None:
     assert copied == (False, True, True, False, False, False)
 
 
-def test_nothing_is_known_of_a_request_without_regions_or_without_a_row() -> None:
-    assert regions_of(at(1), None) == ((), ())
-    assert regions_of(at(1), {**ANSWER, "region_starts": None}) == ((), ())
-    assert regions_of(at(1), {**ANSWER, "region_starts": []}) == ((), ())
-
-
-def test_a_region_of_a_later_version_is_not_known() -> None:
-    later = {**ANSWER, "region_codes": [0, len(Region.ALL), 0]}
-    assert regions_of(at(1, 12), later) == ((), ())
-    assert regions_of(at(1, 20), later)[0] == ("prose", "prose")
-
-
 REPEATED = Truth(requests=80, repeats=5, rounds=20)
 CROSSED = Truth(requests=200, repeats=10, sessions=20, alike=0.5, rounds=10)
 
@@ -349,48 +292,6 @@ def test_repeated_prompts_widen_every_interval(
         assert all(a and b and a < 17 < b for a, b in clusters), name
     share = by_prompt.fallback_spread.rejected
     assert share is not None and share.clusters is not None and share.clusters < 17
-
-
-def test_the_first_screen_and_the_json_say_what_requests_are_of(
-    clustered_run: Callable[[str, Truth], Path],
-) -> None:
-    analysis = analyze(Inputs(sources=[clustered_run("repeated", REPEATED)], labels=["a"]))
-    assert analysis.answers[0].statement.startswith("80 requests of 16 prompts, 1,630 rounds")
-    clusters = to_dict(analysis)["runs"][0]["independence"]
-    assert (clusters["noun"], clusters["clusters"], clusters["requests"]) == ("prompt", 16, 80)
-    assert clusters["worth"] < 80
-
-
-def test_two_runs_of_repeated_prompts_are_compared_by_prompt(
-    clustered_run: Callable[[str, Truth], Path],
-) -> None:
-    paths = [
-        clustered_run(f"repeated {n}", replace(REPEATED, seed=n, prompts_seed=11 + n))
-        for n in (0, 1)
-    ]
-    compared = compare(*paths, ("a", "b"))
-    assert compared.clusters == (16, 16)
-    assert compared.requests == (80, 80)
-    by_request = compare(*paths, ("a", "b"), cluster="request")
-    wide, narrow = (
-        comparison.at("acceptance.mean_length")[0].interval for comparison in (compared, by_request)
-    )
-    assert wide and narrow
-    assert wide.high - wide.low > 1.4 * (narrow.high - narrow.low)
-
-
-def test_changes_over_time_are_over_sessions(
-    clustered_run: Callable[[str, Truth], Path],
-) -> None:
-    truth = Truth(requests=240, sessions=24, alike=1.2, rounds=10)
-    changes = summarise(clustered_run("sessions", truth), "a").changes
-    assert changes is not None
-    assert (changes.clusters, changes.keyed) == (24, True)
-    by_request = summarise(
-        replace(open_run(clustered_run("sessions", truth)), cluster="request"), "a"
-    ).changes
-    assert by_request is not None
-    assert (by_request.clusters, by_request.keyed) == (240, False)
 
 
 OLD = replace(REPEATED, requests=400, repeats=1, digests=False, conditional=(0.05,) * 7)

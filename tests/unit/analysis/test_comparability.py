@@ -55,11 +55,6 @@ def _said(folder: Path, other: Truth) -> list[str]:
     return [w.statement for w in conclude(runs).notes if w.id == "unlike"]
 
 
-@pytest.mark.parametrize("other", [replace(TRUTH, drafter="another"), replace(TRUTH, k=2)])
-def test_nothing_is_said_of_the_drafter_or_k_alone(tmp_path: Path, other: Truth) -> None:
-    assert _said(tmp_path, other) == []
-
-
 @pytest.mark.parametrize(
     ("other", "thing"),
     [
@@ -146,11 +141,6 @@ def test_a_server_that_recorded_half_of_the_requests_disagrees_with_nobody(
     assert (
         "clients and server also differ in requests" in clocks.doubt(Claim.SPEED)
     ) is not comparable
-
-
-def test_another_drafter_may_capture_other_layers() -> None:
-    mine, theirs = _manifest("vllm", "a", "w", (1, 2)), _manifest("vllm", "a", "v", (3, 4))
-    assert not any(name.startswith("captured") for name in _names(mine, theirs))
 
 
 def test_other_hardware_explains_speed_alone() -> None:
@@ -273,36 +263,6 @@ def test_equal_requests_at_another_speed_are_one_load() -> None:
     ]
     assert loads[0].is_like(loads[1])
     assert not loads[0].is_like(replace(loads[1], gaps_s=np.diff(3 * arrival_s)))
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_a_drafter_is_advised_only_if_it_is_another_one(tmp_path: Path, same: bool) -> None:
-    worse = replace(TRUTH, conditional=(0.5,) * 4, drafter=TRUTH.drafter if same else "worse")
-    runs = [summarise(read_trace(path), path.name) for path in _pair(tmp_path, worse)]
-    advice = conclude(runs).screen.actions[0].advice
-    assert advice.startswith("a and b serve with the same drafter and K") is same
-
-
-@pytest.mark.slow
-def test_several_things_are_listed_by_every_command(tmp_path: Path) -> None:
-    other = replace(TRUTH, prompts=WARM, k=2, drafter="another-drafter")
-    a, b = map(str, _pair(tmp_path, other))
-    words = "they differ in temperature (0 against 0.7)"
-    warning = (
-        "these runs differ in more than one thing: K (4 against 2), drafter (simulated-drafter "
-        "against another-drafter) and temperature (0 against 0.7)"
-    )
-    run = CliRunner()
-    compared = run.invoke(app, ["compare", a, b])
-    assert words in " ".join(compared.output.split())
-    assert json.loads(run.invoke(app, ["compare", a, b, "--json"]).output)["warning"].startswith(
-        warning
-    )
-    assert (
-        warning in run.invoke(app, ["check", b, "--baseline", a, "--fail-on", "runs_part"]).stderr
-    )
-    report = run.invoke(app, ["analyze", a, b, "-o", str(tmp_path / "r.html")])
-    assert warning in " ".join(report.output.split())
 
 
 def _warnings(folder: Path, truth: Truth, **changed: str | None) -> set[str]:
@@ -486,11 +446,6 @@ def test_a_gate_compares_with_the_same_part_of_the_baseline(
     where = f"label = '{label}'"
     done = _run("check", after, "--baseline", before, "--where", where, "--require", RULE)
     assert done.exit_code == code, done.output
-
-
-def test_a_column_that_does_not_exist_is_a_usage_error(runs: tuple[Path, Path]) -> None:
-    done = _run("compare", *runs, "--where", "labl = 'kept'")
-    assert isinstance(done.exception, UsageError)
 
 
 def test_a_run_without_speculation_has_no_rounds(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import run_command
 from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import side, unpaired
 from support.simulate.write import manifest
@@ -57,16 +56,6 @@ def _run(seed: int, *kinds: Prompts) -> Side:
 
 def _shared(easy: float, seed: int) -> Side:
     return _run(seed, replace(EASY, share=easy), replace(HARD, share=1 - easy))
-
-
-def test_the_mix_is_the_mean_of_both_runs_shares() -> None:
-    a, b = _shared(0.3, 1), _shared(0.7, 2)
-    easy = [
-        float(run.labelled("easy").rounds.rounds.sum() / run.rounds.rounds.sum()) for run in (a, b)
-    ]
-    mix = common_mix(a, b)
-    assert mix["easy"] == pytest.approx(sum(easy) / 2)
-    assert sum(mix.values()) == pytest.approx(1.0)
 
 
 def test_figures_at_a_mix_are_the_average_of_the_labels_figures() -> None:
@@ -175,12 +164,6 @@ def test_pairs_narrow_the_interval(tmp_path: Path) -> None:
     assert ratio < 0.7
 
 
-def test_other_prompts_are_not_paired(tmp_path: Path) -> None:
-    found = _compare(tmp_path, DRIFTS, replace(DRIFTS, prompts_seed=12))
-    assert found.pairing == UNPAIRED
-    assert found.requests == (120, 120)
-
-
 @pytest.mark.parametrize(("digests", "how"), [(True, BY_DIGEST), (False, BY_ORDER)])
 def test_requests_of_other_names_are_paired_by_their_prompt_or_order_of_arrival(
     tmp_path: Path, digests: bool, how: str
@@ -215,12 +198,6 @@ def test_runs_of_other_k_are_compared_as_deep_as_both_go(tmp_path: Path) -> None
     found = _compare(tmp_path, DRIFTS, replace(DRIFTS, k=3, seed=8))
     assert [difference.depth for difference in found.at(MARGINAL)] == [1, 2, 3]
     assert found.parts_from is None
-
-
-def test_a_dead_depth_is_not_tested(tmp_path: Path) -> None:
-    dead = replace(DRIFTS, conditional=(0.8, 0.7, 0.6, 1e-9, 0.5, 0.5, 0.5))
-    found = _compare(tmp_path, dead, replace(dead, seed=8))
-    assert all(difference.p is None for difference in found.at(MARGINAL)[3:])
 
 
 def test_the_same_run_twice_has_no_difference(tmp_path: Path) -> None:
@@ -372,16 +349,6 @@ def edited(tmp_path: Path) -> Callable[[Path], Path]:
     return make
 
 
-def test_the_command_says_over_how_many_rounds(run: Path, tmp_path: Path) -> None:
-    same = simulate(tmp_path / "sub" / "first", MASSES_TRUTH)
-    result = run_command("compare", str(run), str(same))
-    assert result.returncode == 0, result.stderr
-    words = " ".join(result.stdout.split())
-    assert "the runs accept the same" in words
-    assert "Attention: no difference of a point at depths 1 and 3" in words
-    assert "sub/first" in words, "runs of equal names are told apart by their folders"
-
-
 numbers = st.floats(-1e3, 1e3)
 widths = st.floats(0, 10)
 
@@ -496,15 +463,6 @@ def test_a_worse_drafter_that_serves_easier_labels_breaks_the_rule() -> None:
     assert _judged(LOSES, run, baseline, _related(run, baseline)).outcome is Outcome.BROKEN
 
 
-def test_a_rule_without_the_baseline_takes_figures_as_served() -> None:
-    baseline, run = _constant_run(0.8, 1), _constant_run(0.2, 2)
-    length = acceptance_of(run.rounds).mean_length
-    asked = _judged("acceptance.mean_length < 1.01", run, baseline, _related(run, baseline))
-    figure = asked.values["acceptance.mean_length"]
-    assert isinstance(figure, Quantity)
-    assert figure.value == length
-
-
 def test_figures_at_the_mix_are_those_of_compare() -> None:
     baseline, run = _constant_run(0.8, 1), _constant_run(0.2, 2)
     found = _related(run, baseline)
@@ -517,8 +475,3 @@ def test_figures_at_the_mix_are_those_of_compare() -> None:
     assert apart.value == pytest.approx(length.difference)
     assert (apart.low, apart.high) == pytest.approx((length.interval.low, length.interval.high))
     assert found.run["acceptance.marginal[-1]"] == found.run["acceptance.marginal[3]"]
-
-
-def test_runs_of_one_mix_are_compared_as_served() -> None:
-    run = _constant_run(0.5, 1)
-    assert set(_related(run, run).basis.values()) == {""}

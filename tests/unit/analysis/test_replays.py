@@ -15,45 +15,23 @@ from support.command import run_command
 from support.runs import Spec, write_run
 
 from driftscope.analysis.replays import (
-    FileTotals,
     external_id,
     summarise_replay,
-    to_workload,
     totals_of,
 )
-from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import paired_ratio
 from driftscope.findings.catalogue import REPLAYS
-from driftscope.json_report import to_dict
 from driftscope.metrics.latency import mcnemar
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.manifest import MANIFEST, SIMULATED, WAS_SIMULATED, read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
-from driftscope_reports.html import to_html
-
-WHOLE = FileTotals(
-    condition="chat",
-    period="this run",
-    k=3,
-    rounds=200,
-    accepted=300,
-    mean_length=2.5,
-    mean_length_interval=Interval(low=2.0, high=3.0),
-    marginal=(0.75, 0.5, 0.25),
-    ttft_s=0.04,
-)
-LITTLE = FileTotals(condition="math", period="last log interval", mean_length=2.0)
 
 
 def _workload(totals: Any) -> dict[str, Any]:
     workload: dict[str, Any] = json.loads(json.dumps({"ingested": {"totals": totals}}))
     return workload
-
-
-def test_sums_are_read_as_they_were_written() -> None:
-    assert totals_of(_workload(to_workload([WHOLE, LITTLE]))) == (WHOLE, LITTLE)
 
 
 @pytest.mark.parametrize(
@@ -324,31 +302,3 @@ def test_replays_under_different_rules_of_verification_are_not_compared(
     notes = [note.statement for note in analyze(Inputs(sources=runs, labels=["a", "b"])).notes]
     words = WAS_SIMULATED if SIMULATED in rules else "rule of verification"
     assert any(words in note for note in notes) == bool(said)
-
-
-def test_a_report_of_replays_alone(tmp_path: Path) -> None:
-    analysis = _analysis(tmp_path, _conditions(), _conditions(cost=0.0))
-    page = to_html(analysis)
-    assert "The client recorded 160 answers to 160 requests" in page
-    assert "harder" in page and "run 1" in page and "8,192" in page
-    replay = to_dict(analysis)["replays"][0]
-    assert replay["cells"][1]["length_ratio"]["value"] < 0.9
-    assert "answered 80 of 80 requests" in analysis.verdict[0]
-
-
-def test_a_report_of_a_server_and_its_replay(tmp_path: Path) -> None:
-    server = read_trace(write_run(tmp_path / "server", Spec(requests=30, rounds=6)))
-    client = read_trace(write_replay(tmp_path / "client", _conditions(count=6)))
-    analysis = analyze(Inputs(sources=[server, client], labels=["server", "replay"]))
-    assert [run.label for run in analysis.runs] == ["server"]
-    assert [run.label for run in analysis.senders] == ["replay"]
-    page = to_html(analysis)
-    assert 0 < page.index('id="senders"') < page.index('id="drift"')
-
-
-def test_a_replay_without_any_answer_can_still_be_read(tmp_path: Path) -> None:
-    absent = dict.fromkeys(("tpot_s", "ttft_s", "accepted", "verified", "garbled", "looping"))
-    rows = [client_row(n, ended=Ended.UNREACHED, **absent) for n in range(3)]
-    analysis = _analysis(tmp_path, rows)
-    assert analysis.senders[0].cells[0].answered == 0
-    assert "0 of 3 requests" in to_html(analysis)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,7 +16,6 @@ from support.runs import Spec, write_run
 from verification.rollups import table_of
 
 from benchmarks.calibration.fleets import A_FIFTH, Fleet
-from driftscope.analysis.rollups import open_rollups
 from driftscope.pipeline import Inputs, measure
 from driftscope.trace.reader import read_trace
 from driftscope.trace.rollups import SCHEMA, write_rollups
@@ -147,11 +145,6 @@ def test_two_days_are_compared_on_the_kinds_of_rounds_that_both_have(fleets: Pat
     assert json_day["interval"]["low"] < 1.0 < json_day["interval"]["high"]
 
 
-def test_rollups_and_a_run_are_not_compared(run: Path, fleets: Path) -> None:
-    done = run_command("compare", fleets / "healthy", run)
-    assert_fails(done, 1, "export the run with `driftscope export RUN --format rollup")
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -208,13 +201,3 @@ def test_a_place_that_cannot_be_reached_is_one_clear_error(
     tmp_path: Path, place: str, said: str
 ) -> None:
     assert_fails(run_command("analyze", place, cwd=tmp_path), 1, said)
-
-
-def test_a_uri_is_written_and_read_as_its_folder(run: Path, tmp_path: Path) -> None:
-    done = run_command("export", run, "--format", "rollup", "-o", f"file://{tmp_path}/store")
-    assert done.returncode == 0, done.stderr
-    assert f"written: file://{tmp_path}/store/" in done.stderr
-    rollups = open_rollups(Path(f"file:{tmp_path}/store"))
-    assert rollups.rounds[rollups.depth == 1].sum() == np.sum(
-        read_trace(run).verify.column("verified").to_numpy() > 0
-    )

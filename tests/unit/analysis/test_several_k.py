@@ -16,7 +16,6 @@ from driftscope.analysis.compare import Comparison, compare
 from driftscope.analysis.cost import isotonic
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
-from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.statistics.ratio import rate_intervals
 from driftscope.analysis.summary.computation import recut
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -163,12 +162,6 @@ def test_cut_by_k(path: Path) -> None:
     assert [segment.mean_length for segment in run.segments] == pytest.approx(lengths)
 
 
-def test_one_k_of_several(path: Path, by_batch: RunSummary) -> None:
-    part = summarise(open_run(path), "run", only=Filter(where="k = 4"))
-    assert (part.ks, part.k) == ((4,), 4)
-    assert part.acceptance.marginal == by_batch.acceptance.by_k[1].marginal
-
-
 def _compared(folder: Path, **changed: object) -> Comparison:
     """Return the comparison of two runs of one schedule, of which the second is changed."""
     truth = replace(BY_BATCH, requests=60)
@@ -177,27 +170,12 @@ def _compared(folder: Path, **changed: object) -> Comparison:
     return compare(a, b, ("a", "b"))
 
 
-def test_two_runs_of_the_same_schedule_are_compared(tmp_path: Path) -> None:
-    found = _compared(tmp_path)
-    assert found.pairs == 60
-    assert not [difference for difference in found.differences if difference.differs]
-
-
 def test_another_mix_of_k_is_told(tmp_path: Path) -> None:
     """It changes the acceptance length as served, and no rate by depth."""
     found = _compared(tmp_path, k_by_batch=())
     assert any(difference.name == "K" for difference in found.comparability.differences)
     differs = {difference.metric for difference in found.differences if difference.differs}
     assert differs == {"acceptance.mean_length"}
-
-
-def test_advice_is_held_against_what_was_served(by_batch: RunSummary) -> None:
-    advice = advise(by_batch)
-    assert advice is not None and advice.doubt is None
-    assert advice.served.ks == (2, 4, 7)
-    assert advice.overall.ran.interval is not None
-    measured = by_batch.latency.tpot_s
-    assert advice.overall.ran.value == pytest.approx(measured, rel=0.1)
 
 
 def test_no_advice_where_acceptance_goes_with_k(tmp_path: Path) -> None:
@@ -233,15 +211,6 @@ def test_drafts_cut_by_confidence_are_compared_where_none_was_cut(tmp_path: Path
 
 
 K = 7
-
-
-def test_where_the_depth_decides_chains_are_cut_off(tmp_path: Path) -> None:
-    truth = Truth(k=K, requests=200, rounds=50)
-    run = summarise(simulate(tmp_path / "run", truth), "run")
-    tokens = round_lengths(run)
-    for k in range(1, K + 1):
-        wanted = 1 + truth.marginal()[:k].sum()
-        assert tokens[k].value == pytest.approx(wanted, rel=0.035)
 
 
 def _matches(requests: int, tokens: int) -> np.ndarray:
@@ -304,13 +273,6 @@ def test_each_k_takes_its_length_from_the_run_with_the_nearest_larger_k(tmp_path
     (warning,) = length_warnings(runs[0], runs[1:])
     assert warning.startswith("K = 3 yields") and warning.endswith("send both the same prompts")
     assert length_warnings(runs[0], ()) == ()
-
-
-def test_acceptance_that_differs_by_batch_size_is_told(tmp_path: Path) -> None:
-    truth = Truth(k=4, requests=240, rounds=30, batches=(1, 16), batch=-0.4)
-    run = summarise(simulate(tmp_path / "run", truth), "run")
-    (warning,) = length_warnings(run, ())
-    assert warning.startswith("the acceptance length differs by batch size, from ")
 
 
 def test_it_is_that_of_scipy() -> None:

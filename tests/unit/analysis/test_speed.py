@@ -31,7 +31,6 @@ from benchmarks.calibration.advice import (
 )
 from benchmarks.calibration.inside import CONFIDENCES, scored_rounds
 from driftscope.analysis.advice import advise, served_option
-from driftscope.analysis.compare import verdict
 from driftscope.analysis.cost import fit
 from driftscope.analysis.figures.calibration import calibrations
 from driftscope.analysis.policies import ORACLE, policies, threshold_words
@@ -44,11 +43,9 @@ from driftscope.findings.finding import Answer, Finding, Topic
 from driftscope.findings.first_screen import State
 from driftscope.findings.rules_pays import slower_for_clients
 from driftscope.metrics.confidence import placements
-from driftscope.pipeline import Inputs, analyze, compare, summarise
+from driftscope.pipeline import Inputs, analyze, summarise
 from driftscope.trace.reader import read_trace
 from driftscope_reports.html import to_html
-
-GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
 
 def _replay(run: Path, tpot_s: float, *, drafts: bool, **values: Any) -> Path:
@@ -132,18 +129,6 @@ def test_a_load_that_loses_is_a_no_with_the_schedule_as_advice(tmp_path: Path) -
     found = _pays(analyze(Inputs(sources=[slow, plain], labels=["slow", "plain"])))
     assert found.answer is Answer.NO
     assert found.statement.startswith("speculation costs time at 1 and 4 at once: 0.65×")
-
-
-def test_replays_of_other_prompts_decide_nothing(tmp_path: Path) -> None:
-    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
-    rows = [client_row(at, tpot_s=0.01, concurrency=1) for at in range(32)]
-    workload = {SPECULATION: True, "prompts": "other.jsonl"}
-    spec = write_replay(tmp_path / "spec" / "client", rows, **workload)
-    manifest = plain / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"baseline"', '"prompts": "chat", "baseline"'))
-    found = _pays(analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"])))
-    assert found.answer is Answer.CANNOT_TELL
-    assert "but the runs also differ in prompts (chat against other.jsonl)" in found.statement
 
 
 def test_rounds_of_one_server_are_one_replay(tmp_path: Path) -> None:
@@ -258,14 +243,6 @@ def test_runs_of_one_server_differ_by_the_run_effect() -> None:
     assert measured_effect([0.0, 0.4]) > 0.09 > 0.05 > measured_effect([0.1, 0.1]) > 0.04
 
 
-def test_compare_and_analyze_give_one_answer() -> None:
-    spec, plain = GALLERY / "drifting", GALLERY / "without"
-    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
-    assert found.interval is not None and found.estimate is not None
-    said = verdict(compare(plain, spec, ("plain", "spec")))
-    assert f"{found.estimate:.2f}× as fast as plain ({found.interval.low:.2f}×" in said
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_auroc_is_the_share_of_pairs_in_the_right_order(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -291,26 +268,6 @@ def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
     assert sums == [at.tokens for at in made.by_depth]
 
 
-def test_what_each_kind_of_text_wastes() -> None:
-    rounds = scored_rounds(CONFIDENCES["kinds are off, their mix changes"], 1)[0]
-    for of in calibrations(rounds).by_kind:
-        mine = rounds.kind == of.kind
-        thrown_away = rounds.drawn[mine].sum() - rounds.accepted[mine].sum()
-        assert of.wasted == pytest.approx(thrown_away / rounds.drawn[mine].sum())
-
-
-def test_the_page_says_it_in_one_line_and_a_gate_reads_it(tmp_path: Path) -> None:
-    truth = Truth(k=3, requests=40, conditional=(0.7, 0.6, 0.5), miscalibration=0.5, rounds=30)
-    run = simulate(tmp_path / "run", truth)
-    analysis = analyze(Inputs(sources=[run], labels=["run"]))
-    (found,) = [one for one in analysis.findings if one.id == "confidence_off"]
-    page = to_html(analysis)
-    assert found.statement[3:] in page and "Calibration by kind of text" not in page
-    at = "confidence.calibration.by_depth[0]"
-    for rule, code in ((f"{at}.auroc < 0.6", 0), (f"{at}.bias > 0.05", 3)):
-        assert run_command("check", run, "--fail-on", rule).returncode == code
-
-
 WORLD = World(verify=TRUTHS["linear"], rates=np.full(12, 0.7), depth_ms=0.5, weights=AS_SERVED)
 
 
@@ -330,12 +287,6 @@ def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
     (most,) = [one.gain.value for one in made if one.name == ORACLE]
     exact = true_gain(WORLD, whole, replace(whole, verified=whole.accepted))
     assert most == pytest.approx(exact, abs=0.01) and most > max(true.values())
-
-
-def test_steps_of_one_k_do_not_tell_what_fewer_tokens_cost() -> None:
-    model = fit([recorded(WORLD, K, RandomState(3)).cells])
-    assert model is not None
-    assert policies(model, recorded_on(served(written(RandomState(3)), 0.0))) == ()
 
 
 TRUTH = Truth(

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 from support.command import assert_fails, run_command
-from typer.testing import CliRunner
 
 from driftscope import distributions
 from driftscope.cli import options
-from driftscope.cli.app import app
 from driftscope.cli.options import lab_folder, named_target
 from driftscope.distributions import half_missing, needs, needs_analysis
 from driftscope.errors import MAX_MESSAGE, UsageError
@@ -66,12 +64,6 @@ def test_what_is_wrong_with_a_server_s_options_is_said(
     arguments: tuple[str, ...], words: str
 ) -> None:
     assert_fails(run_command(*arguments), 2, words)
-
-
-def test_a_completion_that_no_shell_asks_for_is_no_bug() -> None:
-    done = run_command(_DRIFTSCOPE_COMPLETE="complete_bash")
-    assert done.returncode == 2
-    assert "is for a shell's completion" in done.stderr and "bug" not in done.stderr
 
 
 def test_the_list_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,14 +207,6 @@ def test_each_shell_is_answered_without_a_heavy_import(
     assert json.loads(done.stderr) == []
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_can_be_shown(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    done = CliRunner().invoke(app, ["--show-completion", shell])
-    assert done.exit_code == 0, done.output
-    assert f"complete_{shell}" in done.stdout
-
-
 MISSING = ModuleNotFoundError(name="duckdb")
 
 
@@ -250,7 +234,3 @@ def test_a_message_that_quotes_a_long_input_keeps_its_begin_and_end() -> None:
     assert message.startswith("--where: xxx")
     assert message.endswith("is no column; see docs/conditions.md")
     assert len(message) < MAX_MESSAGE + 50
-
-
-def test_a_short_message_is_kept_as_it_is() -> None:
-    assert str(UsageError("give two files")) == "give two files"

@@ -95,13 +95,6 @@ def test_what_is_recorded_in_another_way_has_its_column(
     assert row[head.index(name) :].startswith(cell)
 
 
-def test_a_run_without_processes_has_the_names_of_the_columns(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    show(Path("run"), [], as_json=False)
-    assert capsys.readouterr().out.startswith("process")
-
-
 def _view(rounds: int = 677, chains: int = 0, **gauges: Any) -> View:
     tally = Tally()
     tally.set(i.CONFIGURED_K, 8)
@@ -135,11 +128,6 @@ def test_a_probe_that_is_down() -> None:
     tally.set(i.UP, 0, source="engine0", reason="directory")
     (line,) = why_no_chains("http://host:9464", view(tally.snapshot()), None)
     assert line == "nothing is recorded (reason: directory); the server's log says why"
-
-
-def test_nothing_is_said_where_chains_are_or_nothing_is_served() -> None:
-    assert why_no_chains("runs/a", _view(chains=1, rate=0.002), 0.01) == ()
-    assert why_no_chains("runs/a", _view(rounds=0, rate=0.002), 0.01) == ()
 
 
 def test_a_run_that_has_ended_cannot_be_changed() -> None:

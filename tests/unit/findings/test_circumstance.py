@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.runs import Spec, write_run
-from support.simulate import Prompts, Truth, simulate
+from support.simulate import Truth, simulate
 
 from benchmarks.calibration.causes import (
-    BASE,
     FARTHER,
     HARDER,
     LONG,
@@ -27,9 +25,7 @@ from benchmarks.calibration.causes import (
     named,
     two,
 )
-from driftscope.analysis.figures.requests import UNFINISHED
 from driftscope.analysis.statistics.strata import Cells, context_within_label, labels_within_context
-from driftscope.findings import rules_circumstances
 from driftscope.findings.catalogue import CATALOGUE
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.findings.rules_circumstances import boundary_dip, region_costs
@@ -114,46 +110,6 @@ def test_a_label_is_a_fault_of_the_drafter_only_where_another_one_loses_less(
     assert said.count(severity) >= 0.9 * len(said)
 
 
-def test_requests_that_did_not_finish_have_no_label(tmp_path: Path) -> None:
-    """Those that broke off accept far less; that makes no label of them."""
-    truth = two(SHORT, SHORT)
-    run = simulate(tmp_path / "run", replace(truth, decay=-4.0))
-    _keep_requests(run, 75)
-    analysis = _analysed(run)
-    names = {group.name for group in analysis.runs[0].groups.label}
-    assert names == {"chat", "code"}
-    for pair in analysis.runs[0].groups.labels_within_context:
-        assert UNFINISHED not in {pair.first, pair.second}
-    assert all(UNFINISHED not in finding.statement for finding in analysis.findings)
-
-
-def _keep_requests(run: Path, most: int) -> None:
-    import pyarrow.parquet as pq
-
-    (path,) = run.glob("request-*.parquet")
-    pq.write_table(pq.read_table(path).slice(0, most), path)
-
-
-def test_without_request_rows_contexts_are_compared_all_the_same(tmp_path: Path) -> None:
-    truth = two(WIDE, WIDE, context=FARTHER)
-    run = simulate(tmp_path / "run", truth)
-    for path in run.glob("request-*"):
-        path.unlink()
-    assert _found(_analysed(run), "long_context_collapse")
-
-
-@pytest.mark.parametrize("long_from", [1, rules_circumstances.LONG_FROM.value])
-def test_a_difference_between_short_contexts_is_left_to_the_prompts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_from: int
-) -> None:
-    """Without the bound, the finding would be made of the same run."""
-    bound = replace(rules_circumstances.LONG_FROM, value=long_from)
-    monkeypatch.setattr(rules_circumstances, "LONG_FROM", bound)
-    prompts = (Prompts(label="chat", tokens=(24, 300)),)
-    run = simulate(tmp_path / "run", replace(BASE, prompts=prompts, context=2 * FARTHER))
-    assert bool(_found(_analysed(run), "long_context_collapse")) == (long_from == 1)
-
-
 def test_long_contexts_in_which_nothing_is_accepted_collapse() -> None:
     """No request differs from another there, so that their variance is 0."""
     request = np.repeat(np.arange(40), 2)
@@ -198,12 +154,6 @@ def test_weights_are_those_of_mantel_and_haenszel() -> None:
     assert found.first_length == pytest.approx(2.5)
     assert found.second_length == pytest.approx(1.75)
     assert found.kept == pytest.approx(0.5)
-
-
-def test_a_run_without_labels_is_one_stratum(tmp_path: Path) -> None:
-    found = summarise(read_trace(write_run(tmp_path / "run", Spec())), "run").groups
-    assert found.labels_within_context == ()
-    assert Truth().prompts[0].label is None
 
 
 def of(json_share: float, shift: float) -> Truth:

@@ -46,12 +46,6 @@ FALLING = Spec(
     conditional=(0.9, 0.9, 0.4, 0.4), growth=1.0, self_last=0.05, seed=8, drafter="falls"
 )
 DEAD = Spec(conditional=(0.0, 0.0, 0.0, 0.0), rounds=30)
-STAYS = (
-    "Attention does not drift over depth: at depth 4 the last 3 tokens get +0.0 points (+0.0 to "
-    "+0.0) of the attention compared with depth 1; the sink keeps 91% (91% to 91%) of its depth-1 "
-    "attention at depth 4 (within 5 points counts as no drift)."
-)
-UNKNOWN_SPEED = "Whether speculation pays is not known, because there is no run without it."
 Run = Callable[..., RunSummary]
 
 
@@ -114,17 +108,6 @@ def test_a_change_beside_the_time_is_called_uncertain_if_it_is(
     assert screen.figures[0].reference == f"without speculation {beside}"
 
 
-def test_a_run_alone_is_told_by_its_figure(run: Run) -> None:
-    screen = _screen(conclude([run(EVEN)]))
-    time, length = screen.headline.split(", and ")
-    assert time.startswith("An output token takes ")
-    assert length == "a round yields 4.07 tokens (3.93 to 4.21) of at most 5."
-    assert _lines(screen)[Topic.PAYS] == UNKNOWN_SPEED
-    assert screen.actions[0].advice.startswith("Nothing to change. To know, run `driftscope pays ")
-    assert Topic.ACCEPTANCE not in _lines(screen), "the headline is not repeated"
-    assert screen.state is State.NOTHING_SEEN
-
-
 def test_the_faster_of_two_runs_and_its_option(run: Run) -> None:
     runs = run(FALLING, "old", ms=(12.5, 13.0, 13.5)), run(EVEN, "new", ms=(9.2, 9.6, 10.0))
     screen = _screen(conclude(runs))
@@ -150,16 +133,6 @@ def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: R
     assert against[0].advice.startswith("To know, run `driftscope pays tiny-target ")
     assert screen.headline.endswith("but the runs also differ in prompts.")
     assert not screen.actions[0].short_advice.startswith("Serve with")
-
-
-def test_the_slower_of_two_runs_sends_back_to_the_other(run: Run) -> None:
-    runs = run(EVEN, "old", ms=(9.2, 9.6, 10.0)), run(FALLING, "new", ms=(12.5, 13.0, 13.5))
-    screen = _screen(conclude(runs))
-    assert screen.headline.startswith("new: serves 35% slower than old (17% to 57%;")
-    assert (
-        screen.actions[0].short_advice
-        == "Serve with the drafter and K of old instead of those of new."
-    )
 
 
 def test_runs_of_equal_speed_are_told_by_acceptance(run: Run) -> None:
@@ -211,44 +184,12 @@ def test_wrong_tokens_are_said_first_and_nothing_of_the_drafter(run: Run) -> Non
     assert "and a round yields" in _lines(beside)[Topic.ACCEPTANCE]
 
 
-@pytest.mark.parametrize(("temperature", "wrongly"), [(0.0, True), (0.7, False)])
-def test_right_tokens_of_a_dead_drafter_are_judged(
-    run: Run, temperature: float, wrongly: bool
-) -> None:
-    screen = _screen(conclude([_sampled(run(DEAD), temperature, wrongly=wrongly)]))
-    assert screen.headline.startswith("Nothing is accepted: speculation costs time")
-
-
-def test_lost_rows_are_too_little_as_well(run: Run) -> None:
-    screen = _screen(conclude([run(replace(EVEN, dropped={"queue_full": 900}))]))
-    assert screen.headline.startswith(
-        "Too little to conclude. 40 requests, 400 rounds, K = 4, 900 "
-    )
-    assert screen.actions[0].short_advice == "Record again on a disk and machine that keep up."
-
-
 def test_what_holds_for_both_runs_stands_once(run: Run) -> None:
     lines = dict(_screen(conclude([run(EVEN, "old"), run(FALLING, "new")])).lines)
     assert lines[Topic.PAYS][1] == (
         "old and new: whether speculation pays is not known, because there is no run without it."
     )
     assert lines[Topic.GROUND] == ("old and new: 40 requests, 400 rounds, K = 4, no rows lost.",)
-
-
-def test_a_single_depth_has_no_inside(run: Run) -> None:
-    screen = _screen(conclude([run(Spec(k=1, conditional=(0.9,)))]))
-    assert _lines(screen)[Topic.WHERE].endswith("% of the draft tokens are accepted.")
-    assert Topic.INSIDE not in _lines(screen)
-
-
-def test_growth_without_a_loss_is_a_property_and_never_above_speed(run: Run) -> None:
-    grown = replace(EVEN, growth=2.5, norm_output=False)
-    screen = _screen(conclude([run(grown)]))
-    assert _lines(screen)[Topic.INSIDE] == STAYS
-    assert screen.state is State.NOTHING_SEEN
-    assert [topic for topic, _ in screen.lines] == [
-        topic for topic in Topic if topic in _lines(screen)
-    ]
 
 
 def test_the_published_pattern_without_norm_is_drift_and_with_it_is_none(run: Run) -> None:
@@ -264,14 +205,6 @@ def test_the_published_pattern_without_norm_is_drift_and_with_it_is_none(run: Ru
     screen = _screen(conclude([run(after, "after")]))
     assert _lines(screen)[Topic.INSIDE].startswith("Attention does not drift over depth: ")
     assert (screen.state, dict(screen.marks)[Topic.INSIDE]) == (State.NOTHING_SEEN, Answer.YES)
-
-
-def test_a_run_at_a_third_of_its_k_is_judged_alike(run: Run) -> None:
-    """Growth per depth does not depend on K: 1.2 per depth is growth at K = 2 and at K = 4."""
-    for k, label in ((2, "short"), (4, "long")):
-        spec = Spec(k=k, conditional=(0.9,) * k, growth=1.2 ** (k - 1))
-        found = conclude([run(spec, label)])
-        assert "hidden_state_grows" in {finding.id for finding in found.findings}, k
 
 
 def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> None:
@@ -308,17 +241,6 @@ def test_norms_are_not_advised_to_a_drafter_that_has_them(run: Run) -> None:
         (lost,) = (finding for finding in found.findings if finding.id == "sink_lost")
         assert ("EAGLE-3.1" in lost.advice) is advised
         assert ("costs acceptance" in lost.advice) is (spec is even)
-
-
-def test_figures_stand_beside_the_run_that_is_compared(run: Run) -> None:
-    runs = run(FALLING, "old", ms=(10.5, 11.0, 11.5)), run(EVEN, "new", ms=(9.2, 9.6, 10.0))
-    time, length, k = _screen(conclude(runs)).figures
-    assert (time.value, time.reference) == ("9.6 ms", "old 11.0 ms (−13%, not certain)")
-    assert (length.value, length.reference) == ("4.07", "old 3.18 (+28%)")
-    assert k.value == "K = 4"
-    alone = _screen(conclude([runs[1]], baseline=_without(runs[1], 19.0, 20.0, 21.0)))
-    assert alone.figures[0].reference == "without speculation 20.0 ms (−52%)"
-    assert alone.figures[1].reference == "at most 5, without speculation 1"
 
 
 RUNS = {

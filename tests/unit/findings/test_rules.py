@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
-from typer.testing import CliRunner
 
 from driftscope.analysis.advice import NO_SPECULATION
 from driftscope.analysis.figures.verified_chains import WithinRequest
@@ -25,10 +21,8 @@ from driftscope.analysis.statistics.association import Association
 from driftscope.analysis.statistics.drift import Answer
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.cli.app import app
-from driftscope.findings import rules_attention
-from driftscope.findings.causes import CAUSES, GROWS_ABOVE, SURE_ROUNDS, Loss, loss_of
-from driftscope.findings.finding import Finding, Severity, Trust
+from driftscope.findings.causes import CAUSES, SURE_ROUNDS, Loss, loss_of
+from driftscope.findings.finding import Finding, Trust
 from driftscope.findings.rules_attention import clauses
 from driftscope.findings.rules_data import notes_on
 from driftscope.json_report import figures_of
@@ -37,15 +31,9 @@ from driftscope.metrics.hidden import GROWTH
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import UndraftedReason
-from driftscope_reports.html import to_html
-from driftscope_reports.markdown import to_markdown
-from driftscope_reports.sections_inside import acceptance
-from driftscope_reports.terminal import render
 
 Analyse = Callable[..., Analysis]
 
-DEAD_TAIL = (0.7, 0.3, 0.05, 0.05)
-ALL_DEAD = (0.01, 0.0, 0.0, 0.0)
 EASY = (0.95, 0.95, 0.95, 0.95)
 HEALTHY = Spec(conditional=EASY, growth=1.0, self_last=0.05, sink=(0.4, 0.39), norm_output=True)
 
@@ -68,13 +56,6 @@ def _one(found: Analysis, name: str) -> Finding:
     return finding
 
 
-def test_growth_evidence_has_the_numbers(analyse: Analyse) -> None:
-    evidence = _one(analyse(Spec(growth=2.5)), "hidden_state_grows").evidence
-    assert evidence["growth"] == pytest.approx(2.5, rel=1e-3)
-    assert evidence["growth_per_depth"] == pytest.approx(2.5 ** (1 / 3), rel=1e-3)
-    assert evidence["threshold"] == GROWS_ABOVE.value
-
-
 def test_a_drafter_that_prefers_recent_tokens_at_every_depth_does_not_drift(
     analyse: Analyse,
 ) -> None:
@@ -85,44 +66,10 @@ def test_a_drafter_that_prefers_recent_tokens_at_every_depth_does_not_drift(
     assert found.runs[0].attention_drift.answer is Answer.NO_DRIFT
 
 
-def test_drift_without_a_loss_of_acceptance_is_not_severe(analyse: Analyse) -> None:
-    drifting = replace(HEALTHY, self_last=0.5, near=0.1)
-    losing = replace(drifting, conditional=DEAD_TAIL, seed=8)
-    found = analyse(drifting, losing).findings
-    severities = {f.runs: f.severity for f in found if f.id == "attention_moves_to_chain"}
-    assert severities == {("run0",): Severity.MEDIUM, ("run1",): Severity.HIGH}
-
-
-def test_short_contexts_do_not_tell_whether_there_is_a_sink(analyse: Analyse) -> None:
-    """0.1 is above the floor, and what even attention gives one slot of ten."""
-    found = analyse(Spec(prompt_tokens=8, rounds=2, sink=(0.1, 0.01)))
-    assert rules_attention.has_sink(found.runs[0]) is None
-    assert not {"sink_lost", "no_sink"} & set(_ids(found))
-
-
-def test_dead_from_depth_one_points_at_the_configuration(analyse: Analyse) -> None:
-    found = analyse(Spec(conditional=ALL_DEAD))
-    assert "acceptance_dies" not in _ids(found)
-    finding = _one(found, "nothing_accepted")
-    assert finding.severity is Severity.HIGH
-    assert any("norm flags" in cause.cause for cause in (*finding.causes, *finding.ruled_out))
-
-
 def test_dead_tail_names_the_option(analyse: Analyse) -> None:
     finding = _one(analyse(Spec(conditional=(0.7, 0.3, 0.0, 0.0), rounds=30)), "acceptance_dies")
     assert finding.evidence["dead_depth"] == 3
     assert "num_speculative_tokens to 2" in finding.advice
-
-
-def test_two_runs_part_at_the_depth_where_they_differ(analyse: Analyse) -> None:
-    found = analyse(
-        Spec(conditional=(0.9, 0.8, 0.2, 0.2), rounds=20),
-        Spec(conditional=(0.9, 0.8, 0.9, 0.9), rounds=20, seed=8),
-    )
-    finding = _one(found, "runs_part")
-    assert finding.evidence["depth"] == 3
-    assert finding.title == "Acceptance differs from depth 3 on"
-    assert "run1 accepts more" in finding.advice
 
 
 def test_a_level_is_not_drift(analyse: Analyse) -> None:
@@ -156,16 +103,6 @@ def test_a_clean_run_has_no_warning(analyse: Analyse) -> None:
     assert analyse(Spec()).notes == ()
 
 
-def test_chunked_chains_are_counted(analyse: Analyse) -> None:
-    (warning,) = analyse(Spec(chunked=2, runner="v1")).notes
-    assert "22 of 440 recorded chains" in warning.statement
-    assert warning.affects == "masses"
-
-
-def test_chunked_prefill_is_harmless_on_the_other_runner(analyse: Analyse) -> None:
-    assert analyse(Spec(chunked=2, runner="v2")).notes == ()
-
-
 TRUTH = Truth(k=4, requests=240, rounds=30, batches=(2, 6), k_by_batch=((3, 4), (6, 2)))
 """K = 4 for few requests, K = 2 for many."""
 
@@ -186,14 +123,6 @@ def _true_conditional() -> np.ndarray:
 
 def _without(trace: Trace, *records: str) -> Trace:
     return replace(trace, **{name: getattr(trace, name).slice(0, 0) for name in records})
-
-
-def test_two_k_by_step_rows_are_one_run_with_a_table_for_each(trace: Trace) -> None:
-    run = summarise(trace, "run")
-    assert [part.k for part in run.acceptance.by_k] == [2, 4]
-    assert "rounds drafted K = 2 and 4" in _messages(run)["several_k"]
-    names = [series.name for series in acceptance([run])[0].chart.data]
-    assert names[0] == "run, as served"
 
 
 def test_without_step_rows_depths_count_only_rounds_that_drafted_them(trace: Trace) -> None:
@@ -223,14 +152,6 @@ def test_cut_drafts_are_counted_apart_with_the_reason(trace: Trace) -> None:
     assert "cut_drafts" not in _messages(summarise(trace, "run"))
 
 
-def test_lengths_that_the_drafter_chooses_are_named(trace: Trace) -> None:
-    copied = replace(trace, manifest=replace(trace.manifest, method="ngram"))
-    run = summarise(_without(copied, "step", "draft"), "run")
-    assert "chosen by the drafter (ngram)" in _messages(run)["short_rounds"]
-    names = [series.name for series in acceptance([run])[0].chart.data]
-    assert names[0] == "run, length chosen by the drafter"
-
-
 @pytest.mark.parametrize("reason", UndraftedReason.COUNTED)
 def test_steps_that_were_not_drafted_are_no_rejected_rounds(tmp_path: Path, reason: str) -> None:
     plain = Truth(requests=60, rounds=30)
@@ -242,13 +163,6 @@ def test_steps_that_were_not_drafted_are_no_rejected_rounds(tmp_path: Path, reas
     accepted = run.acceptance.mean_length * run.rounds - run.rounds
     low = 1 + accepted / (run.rounds + run.fallback.counted)
     assert f"down to {low:.2f} instead of {run.acceptance.mean_length:.2f}" in message
-
-
-def test_steps_left_out_on_purpose_are_no_doubt(tmp_path: Path) -> None:
-    truth = _undrafted(Truth(requests=60, rounds=30), "no_draft")
-    run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run")
-    assert run.fallback.counted == 0
-    assert "counted_undrafted" not in _messages(run)
 
 
 def _undrafted(truth: Truth, reason: str) -> Truth:
@@ -338,12 +252,6 @@ def _summary(folder: Path, spec: Spec, name: str = "run") -> RunSummary:
     return summarise(read_trace(write_run(folder / name, spec)), name)
 
 
-def test_the_lists_differ() -> None:
-    for a, b in combinations(Loss, 2):
-        assert CAUSES[a] != CAUSES[b]
-        assert {c.words for c in CAUSES[a]} != {c.words for c in CAUSES[b]}
-
-
 @pytest.mark.parametrize("loss", Loss)
 def test_a_run_gets_the_list_of_its_way(tmp_path: Path, loss: Loss) -> None:
     run = _summary(tmp_path, Spec(conditional=WAYS[loss], rounds=30))
@@ -413,23 +321,6 @@ def test_a_worse_run_beside_it_rules_nothing_out(tmp_path: Path) -> None:
     assert not any("worse" in cause.seen for cause in (*finding.causes, *finding.ruled_out))
 
 
-def test_a_graph_that_loses_what_eager_rounds_keep(tmp_path: Path) -> None:
-    run = _summary(tmp_path, Spec(conditional=WAYS[Loss.LOW], rounds=30))
-    groups = tuple(
-        replace(run.groups.context[0], name=name, mean_length=length)
-        for name, length in (("eagerly", 3.0), ("in a full graph", 1.1))
-    )
-    run = replace(run, groups=replace(run.groups, execution=groups))
-    supported = [e for e in _one(conclude([run]), "acceptance_low").causes if e.supported]
-    assert any("in a graph" in cause.cause for cause in supported)
-
-
-def test_guesses_that_are_looked_up_have_no_weights_to_be_wrong(tmp_path: Path) -> None:
-    run = _summary(tmp_path, Spec(conditional=WAYS[Loss.NOTHING], rounds=30))
-    run = replace(run, manifest=replace(run.manifest, method="ngram"))
-    assert _one(conclude([run]), "nothing_accepted").causes == ()
-
-
 DEAD = (0.0, 0.0, 0.0, 0.0)
 NEARLY = (1e-6, 0.5, 0.5, 0.5)
 
@@ -479,58 +370,6 @@ def test_fewer_rounds_or_requests_are_not(
     assert _dead(_analysed(tmp_path, spec)).confidence is trust
 
 
-def test_a_dead_run_beside_a_healthy_one_is_named_in_the_first_sentence(tmp_path: Path) -> None:
-    runs = [
-        summarise(read_trace(write_run(tmp_path / name, spec)), name)
-        for name, spec in (("good", Spec(rounds=30)), ("bad", Spec(conditional=DEAD, rounds=30)))
-    ]
-    first = conclude(runs).verdict[0]
-    assert "bad: nothing is accepted: speculation costs time and gives nothing" in first
-
-
-def test_advise_says_none(tmp_path: Path) -> None:
-    run = str(write_run(tmp_path / "run", Spec(conditional=DEAD, rounds=30)))
-    said = CliRunner().invoke(app, ["advise", run])
-    assert said.exit_code == 0, said.output
-    assert said.output.startswith("run: K = 0")
-    assert NO_SPECULATION in said.output
-    printed = CliRunner().invoke(app, ["advise", run, "--json"])
-    assert json.loads(printed.output)["command"] == NO_SPECULATION
-
-
-def test_advise_needs_no_step_times_for_that(tmp_path: Path) -> None:
-    run = str(write_run(tmp_path / "run", Spec(conditional=DEAD, rounds=2, requests=200)))
-    for segment in Path(run).glob("step-*"):
-        segment.unlink()
-    said = CliRunner().invoke(app, ["advise", run])
-    assert said.exit_code == 0, said.output
-    assert said.output.startswith(f"run: K = 0: {NO_SPECULATION}")
-
-
-def test_every_form_of_the_report_lists_the_causes_in_their_order(tmp_path: Path) -> None:
-    found = _analysed(tmp_path, Spec(conditional=DEAD, rounds=30))
-    causes = [cause.cause for cause in _dead(found).causes]
-    assert len(causes) > 5
-    console = Console(width=400, record=True, file=io.StringIO())
-    console.print(render(found))
-    for text, listed in (
-        (console.export_text(), causes[:2]),
-        (to_markdown(found), causes),
-        (to_html(found), causes),
-    ):
-        places = [text.lower().index(cause.split(" (")[0].lower()) for cause in listed]
-        assert places == sorted(places)
-    for possible in (*_dead(found).causes, *_dead(found).ruled_out):
-        assert possible.check
-        assert possible.cause.split(" (")[0].lower() in to_html(found).lower()
-
-
-def test_it_is_what_the_first_screen_says_to_do(tmp_path: Path) -> None:
-    page = to_html(_analysed(tmp_path, Spec(conditional=DEAD, rounds=30, growth=3.0)))
-    card = page[page.index('id="do-heading"') :][:400]
-    assert "Turn speculation off now: it costs time and gives nothing." in card
-
-
 def test_exact_intervals_by_hand() -> None:
     """0 of n: 1 - 0.05^(1/n); 5 of 10: the textbook's 0.187 to 0.813."""
     assert exact_interval(0, 1504).high == pytest.approx(1 - 0.05 ** (1 / 1504))
@@ -540,8 +379,3 @@ def test_exact_intervals_by_hand() -> None:
     assert (half.low, half.high) == pytest.approx((0.1871, 0.8129), abs=1e-4)
     with pytest.raises(ValueError, match="no share"):
         exact_interval(1, 0)
-
-
-def test_no_other_k_is_advised(tmp_path: Path) -> None:
-    found = _analysed(tmp_path, Spec(conditional=DEAD, rounds=30))
-    assert not {f.id for f in found.findings} & {"smaller_k", "larger_k", "k_by_batch_size"}

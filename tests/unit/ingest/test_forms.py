@@ -131,45 +131,6 @@ Per-position acceptance (%):
   Position 6:                            13.49
 ==================================================
 """
-SGLANG_BENCH = """\
-#Input tokens: 8133
-#Output tokens: 16983
-
-============ Serving Benchmark Result ============
-Backend:                                 sglang-oai-chat
-Traffic request rate:                    inf
-Max request concurrency:                 8
-Successful requests:                     80
-Benchmark duration (s):                  40.10
-Output token throughput (tok/s):         423.52
-Peak output token throughput (tok/s):    510.00
-Concurrency:                             7.81
-Accept length:                           2.74
-----------------End-to-End Latency----------------
-Mean E2E Latency (ms):                   3914.12
----------------Time to First Token----------------
-Mean TTFT (ms):                          88.10
------Time per Output Token (excl. 1st token)------
-Mean TPOT (ms):                          17.90
-==================================================
-"""
-OFFLINE = """\
-Processed prompts: 100%|##########| 80/80 [00:31<00:00,  2.55it/s]
---------------------------------------------------
-total_num_output_tokens: 16990
-num_drafts: 4816
-num_draft_tokens: 33712
-num_accepted_tokens: 12208
-mean acceptance length: 3.53
---------------------------------------------------
-acceptance at token 0: 0.74
-acceptance at token 1: 0.54
-acceptance at token 2: 0.41
-acceptance at token 3: 0.31
-acceptance at token 4: 0.23
-acceptance at token 5: 0.17
-acceptance at token 6: 0.13
-"""
 # The example of vLLM 0.9: no counts, and no space before a rate.
 OFFLINE_09 = """\
 --------------------------------------------------
@@ -212,11 +173,6 @@ JOURNAL = "Sep 05 10:00:12 gpu7 vllm[4711]: "
 SYSTEMD = "2026-09-05T10:00:12+0000 gpu7 python3[4711]: "
 KUBECTL = "[pod/{}/server] 2026-09-05T10:00:12.000000000Z "
 RAY = "\x1b[36m(EngineCore_DP{0} pid=51{0})\x1b[0m "
-STATISTICS = (
-    "statistics {name}: #calls{calls} = {n}, #gen drafts = {n}, #acc drafts = "
-    "{part}, #gen tokens = "
-    "{drafted}, #acc tokens = {accepted}{end}"
-)
 SUMS_OF_MODELS = [
     llamacpp(60, 120, ", mean len =  2.50", "[54447] 4.27.995.070 I "),
     llamacpp(5, 120, ", mean len =  1.12", "[54448] 4.27.995.070 I "),
@@ -331,13 +287,6 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         json.dumps({"events": [{"message": row} for row in reversed(FALLING)]}),
         ("2.[0-9]+ -> 1.[0-9]+ tokens per round", "in use went from 2[0-9] to"),
     ),
-    "lines cut before the counts": (
-        (
-            "SpecDecoding metrics: Mean acceptance length: 1.05,\n"
-            "  Accepted throughput: 0.09 tokens/s, Drafted throughput: 5.94 tokens/s\n"
-        ),
-        (" – +– +1.05 ",),
-    ),
     "loki": (json.dumps([{"line": row, "timestamp": "1"} for row in TWO]), (" 3 +1,000 +2.65 ",)),
     "journald json": (
         lines([json.dumps({"MESSAGE": row, "_PID": "1"}) for row in TWO]),
@@ -379,16 +328,6 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     ),
     "falling": (lines(FALLING), ("to the last 4", "% of the KV cache in use")),
     "10,000 lines": (HUNDRED, (" 2 +5,000,000 +2.20 ",)),
-    "vllm V0": (
-        (
-            "INFO 07-24 04:00:31 metrics.py:477] Speculative metrics: Draft acceptance rate: "
-            "0.000, "
-            "System efficiency: 0.250, Number of speculative tokens: 3, Number of accepted "
-            "tokens: 0, "
-            "Number of draft tokens: 483, Number of emitted tokens: 161.\n"
-        ),
-        (" 3 +161 +1.00 ", "nothing is accepted: 0 of 483"),
-    ),
     "vllm V0, nan": (
         (
             "INFO 07-24 04:00:31 metrics.py:477] Speculative metrics: Draft acceptance rate: nan, "
@@ -415,13 +354,6 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "sglang in ray": (
         lines([decode(2.6)], "(SGLangEngine pid=4711, ip=10.0.0.3) "),
         (" 3 +– +2.60 ",),
-    ),
-    "sglang, a rate of length and K + 1": (
-        (
-            "[DP0 TP0] Decode batch, accept len: 1.52, accept rate: 0.51, cuda graph: True\n"
-            "[DP0 TP0] Decode batch, accept len: 2.20, accept rate: 0.73, cuda graph: True\n"
-        ),
-        (" 2 +– +1.86 ",),
     ),
     "sglang, a rate of two meanings": (lines([decode(2.5)]), (" – +– +2.50 ",)),
     "sglang, eight lines": (
@@ -456,20 +388,6 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         ),
         (" 3 +40 +2.50 .*0.90 0.40 0.20",),
     ),
-    "llama.cpp, oldest": (
-        "draft acceptance rate = 0.57576 (  171 accepted /   297 generated)\n"
-        + STATISTICS.format(
-            name="ngram_simple", calls="", n=15, part=5, drafted=187, accepted=73, end=""
-        )
-        + "\n"
-        + STATISTICS.format(name="draft", calls="", n=10, part=10, drafted=110, accepted=98, end="")
-        + "\n",
-        (
-            "57.6% of the draft tokens were accepted",
-            "ngram_simple +– +15 +5.87 ",
-            "draft .* 10 +10.80 ",
-        ),
-    ),
     "llama.cpp, counts alone": (lines([llamacpp(2595, 3414)]), ("76.0% of the draft tokens",)),
     "llama.cpp, two models behind a router": (
         lines(SUMS_OF_MODELS),
@@ -486,21 +404,6 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         (" 2 +500 +2.40 .*0.80 0.60",),
     ),
     # Pages.
-    "page without colons and sums": (
-        (
-            "vllm_spec_decode_num_drafts_total 500\nvllm_spec_decode_num_draft_tokens_total 1500\n"
-            "vllm_spec_decode_num_accepted_tokens_total 750\n"
-            "vllm_time_to_first_token_seconds_count 10\n"
-        ),
-        (" 500 +2.50 .* – – file",),
-    ),
-    "page without rounds": (
-        (
-            'vllm:spec_decode_num_accepted_tokens_total{model_name="m"} 32594.0\n'
-            'vllm:spec_decode_num_draft_tokens_total{model_name="m"} 53716.0\n'
-        ),
-        ("60.7% of the draft tokens were accepted",),
-    ),
     "page of a server that did not draft": (
         (
             "vllm:spec_decode_num_drafts_total 0.0\nvllm:spec_decode_num_draft_tokens_total 0.0\n"
@@ -515,8 +418,6 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         (" 7 +4,816 +3.53 ",),
     ),
     "vllm bench without speculation": (BENCH.partition("---------------Spec")[0], ("31.5",)),
-    "sglang bench": (SGLANG_BENCH, (" 2.74 ", "since its start")),
-    "offline example": (OFFLINE, (" 7 +4,816 +3.53 .*0.74 0.54",)),
     "offline example of 0.9": (OFFLINE_09, (" 3 +– +2.50 .*0.70 0.50 0.30",)),
     "aiperf's console": (
         (

@@ -17,7 +17,6 @@ from driftscope.ingest import base
 from driftscope.ingest.base import Figures
 from driftscope.ingest.catalogue import ingest
 from driftscope.ingest.prometheus import ingest_window
-from driftscope.unknown import nearest_kind
 
 SAMPLES = Path(__file__).parent / "samples"
 INPUTS = Path(__file__).parents[2] / "verification" / "cases" / "inputs"
@@ -75,14 +74,6 @@ def _falling(lines: int, last: float) -> list[str]:
         _decode(at, 4, 1500 + round(32_000 * at * step), 3.3 + (last - 3.3) * at * step)
         for at in range(lines)
     ]
-
-
-def test_a_fall_over_the_context_is_said(tmp_path: Path) -> None:
-    (found,) = ingest(_write(tmp_path / "a.log", _falling(16, 1.5)))[1]
-    time, context = told(found)
-    assert time.startswith("3.12 -> 1.68 tokens per round from the first quarter of the lines")
-    assert "tokens in the KV cache went from" in time
-    assert "tokens per round between lines with" in context
 
 
 @pytest.mark.parametrize(
@@ -171,12 +162,6 @@ def test_a_dead_replica_is_named_beside_one_that_accepts(tmp_path: Path) -> None
     analyzed = run_command("analyze", run, "-o", tmp_path / "a.html", COLUMNS="300").stdout
     assert analyzed.startswith("[ACT] Nothing is accepted in vllm-b/server: ")
     assert "vllm-a/server accepts: compare version, options and files of both" in analyzed
-
-
-def test_an_idle_batch_is_no_measurement(tmp_path: Path) -> None:
-    rows = [_decode(0, 4, 900, 3.0), _decode(1, 0, 0, 1.0), _decode(2, 4, 900, 1.0)]
-    (found,) = ingest(_write(tmp_path / "a.log", rows))[1]
-    assert found.mean_length == 2.0 and "1 of 2 lines at 1.00" in found.changes[0].statement
 
 
 def test_a_response_that_only_some_objects_hold_is_found(tmp_path: Path) -> None:
@@ -302,18 +287,6 @@ def test_rows_of_ranks_that_repeat_the_first_are_counted_once(tmp_path: Path) ->
         assert found.accepted == accepted
 
 
-def test_two_runs_on_one_console_are_two_parts(tmp_path: Path) -> None:
-    text = (INPUTS / "10-vllm-console.txt").read_text()
-    _, found = ingest(_write(tmp_path / "a.txt", [text, text.replace("1.36 ", "1.35 ")]))
-    assert [part.part for part in found] == ["run 1", "run 2"]
-
-
-def test_one_run_of_sglang_is_no_run_of_vllm(tmp_path: Path) -> None:
-    fields = json.loads((SAMPLES / "sglang-bench.jsonl").read_text().splitlines()[0])
-    path = _write(tmp_path / "a.jsonl", [json.dumps({**fields, "total_input_tokens": 5})])
-    assert ingest(path)[0].name == "sglang-bench"
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -401,13 +374,6 @@ def test_what_aiperf_writes_agrees_with_the_responses() -> None:
     assert records.rounds == 2 * (responses.rounds or 0) and records.k == 4
     assert records.marginal == pytest.approx(summary.marginal)
     assert printed.mean_length == pytest.approx(summary.mean_length, abs=0.005)
-
-
-def test_guidellms_report_has_its_requests() -> None:
-    found = _one(WRITTEN / "guidellm-0.8" / "benchmarks.json", "guidellm")
-    assert (found.requests, found.k, found.rounds) == (6, 4, 184)
-    assert found.mean_length_interval is not None and found.mean_length_interval.low >= 1.0
-    assert found.ttft_s is not None and found.tpot_s is not None
 
 
 def test_guidellms_console_and_csv_have_the_times_of_each_benchmark() -> None:
@@ -506,9 +472,3 @@ def test_a_number_of_401_digits_is_named(tmp_path: Path) -> None:
     path = tmp_path / "responses.jsonl"
     path.write_text(_requests(10).replace('"num_spec_steps": 10', f'"num_spec_steps": {10**400}'))
     assert_fails(run_command("ingest", path), EXIT_USAGE, "num_spec_steps is 1000")
-
-
-def test_the_nearest_kind_has_the_most_of_its_marks() -> None:
-    kinds = [("more", ("a", "b")), ("less", ("a",)), ("half", ("a", "x"))]
-    assert nearest_kind(kinds, "ab".__contains__) == "more: has a, b, and differs otherwise"
-    assert nearest_kind(kinds[1:], "y".__contains__) == ""

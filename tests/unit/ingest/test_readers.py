@@ -22,11 +22,10 @@ from driftscope.cli.app import app
 from driftscope.errors import (
     DamagedTraceError,
     NoDataError,
-    TraceError,
     UnknownKindError,
     UsageError,
 )
-from driftscope.ingest.base import LAST_INTERVAL, SINCE_START, THIS_RUN, Figures
+from driftscope.ingest.base import LAST_INTERVAL, SINCE_START, Figures
 from driftscope.ingest.catalogue import READERS, ingest
 from driftscope.ingest.prometheus import SINCE_RESTART, ingest_window, two_scrapes
 from driftscope.ingest.run_directory import NO_ROWS, UNTIMED, WHOLE, write_run
@@ -34,7 +33,6 @@ from driftscope.json_schema import schema_of
 from driftscope.pipeline import Inputs, measure
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace
-from driftscope.trace.runs import entry_of
 
 SAMPLES = Path(__file__).parent / "samples"
 INPUTS = Path(__file__).parents[2] / "verification" / "cases" / "inputs"
@@ -210,45 +208,6 @@ def test_times_are_in_seconds() -> None:
     assert llama.tpot_s == pytest.approx((0.010 + 0.020) / 2)
 
 
-def test_what_a_file_does_not_hold_is_none() -> None:
-    llama = _one("llamacpp-responses.jsonl", "llamacpp-responses")
-    assert (llama.rounds, llama.mean_length, llama.marginal) == (None, None, None)
-    assert (llama.verified, llama.accepted) == (110, 50)
-    assert "no rounds" in llama.assumptions[0]
-    bench = _one("vllm-bench.json", "vllm-bench")
-    assert bench.mean_length_interval is None and bench.mean_length_by_request is None
-
-
-def test_the_period_is_said() -> None:
-    assert _one("sglang-bench.jsonl", "sglang-bench").period == SINCE_START
-    assert _one("prometheus-vllm.txt", "prometheus").period == SINCE_START
-    gauge = _one("prometheus-sglang.txt", "prometheus")
-    assert gauge.period == LAST_INTERVAL and gauge.mean_length == 2.75
-    assert _one("vllm-bench.json", "vllm-bench").period == THIS_RUN
-    ranged = _one("prometheus-range.json", "prometheus-range")
-    assert ranged.period == "2025-11-25 20:00:00 to 2025-11-25 20:03:00 UTC"
-    assert any("began again at 0 1 time:" in words for words in ranged.assumptions)
-
-
-def test_requests_that_aiperf_makes_up_are_left_out() -> None:
-    found = _one("aiperf-records.jsonl", "aiperf-records")
-    assert found.requests == 7 and found.rounds == ROUNDS
-    assert "1 requests of llama.cpp are left out" in found.assumptions[0]
-
-
-def test_parts_of_a_file_are_apart() -> None:
-    _, forge = ingest(SAMPLES / "specforge.json")
-    assert [(item.part, item.mean_length) for item in forge] == [
-        ("mtbench, batch 1", 2.8),
-        ("gsm8k, batch 1", 3.1),
-    ]
-    _, table = ingest(SAMPLES / "speculators.csv")
-    math, empty = table
-    assert math.part == "math" and math.mean_length == pytest.approx(2.5)
-    assert math.marginal == pytest.approx((0.75, 0.5, 0.25))
-    assert empty.mean_length is None and empty.rounds == 0
-
-
 def test_every_format_has_a_sample() -> None:
     read = {ingest(path)[0].name for path in SAMPLES.iterdir()}
     assert read == READERS.keys()
@@ -338,19 +297,6 @@ def test_a_file_under_the_name_of_another_format(path: Path, name: str) -> None:
     _read(path.read_bytes(), name)
 
 
-def test_counts_without_rounds_show_their_share() -> None:
-    done = CliRunner().invoke(app, ["ingest", str(INPUTS / "04-llamacpp-old.log")])
-    assert "70.0% of the draft tokens were accepted (105 of 150)" in done.output
-
-
-def test_two_files_stand_side_by_side() -> None:
-    names = ("vllm-bench.json", "sglang-bench.jsonl")
-    done = CliRunner().invoke(app, ["ingest", *(str(SAMPLES / name) for name in names)])
-    assert done.exit_code == 0, done.output
-    text = " ".join(done.output.split())
-    assert "since the server's start" in text and "no interval: the file has sums only" in text
-
-
 def test_lengths_of_different_numbers_of_draft_tokens_are_shown_to_one_depth(
     tmp_path: Path,
 ) -> None:
@@ -430,22 +376,6 @@ def test_its_summary_has_the_figures_of_the_file(name: str, tmp_path: Path) -> N
     assert UNTIMED in replay.manifest.notes
 
 
-def test_rounds_are_those_of_the_histogram(tmp_path: Path) -> None:
-    run, _ = _run("vllm-requests.jsonl", tmp_path)
-    first = read_trace(run).client.to_pylist()[0]
-    assert first["accepted"] == [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
-    assert first["verified"] == [3] * 10
-
-
-def test_commands_take_it(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    done = _cli("ingest", SAMPLES / "vllm-requests.jsonl", "-o", run)
-    assert done.exit_code == 0 and f"next: driftscope analyze {run}" in done.output
-    done = _cli("analyze", run, "-o", tmp_path / "r.html")
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert _report(run)["cells"]
-
-
 def test_questions_are_paired_where_the_file_names_them(tmp_path: Path) -> None:
     text = (SAMPLES / "spec-bench.jsonl").read_text()
     other = tmp_path / "other.jsonl"
@@ -467,13 +397,6 @@ def test_questions_are_paired_where_the_file_names_them(tmp_path: Path) -> None:
     unpaired = _run("vllm-requests.jsonl", tmp_path)[0]
     alone = summarise_replay(read_trace(unpaired), "vllm")
     assert versus(first, alone) == ()
-
-
-def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
-    _run("guidellm.json", tmp_path)
-    reader, found = ingest(SAMPLES / "guidellm.json")
-    with pytest.raises(TraceError, match="already holds a run"):
-        write_run(tmp_path / "guidellm.json", SAMPLES / "guidellm.json", reader, found)
 
 
 SUMS = (
@@ -553,13 +476,6 @@ def test_the_report_says_what_interval_sums_have(name: str, words: str, tmp_path
     assert "answered 0 of" not in text and "0 answers" not in text
 
 
-def test_a_log_of_requests_keeps_its_interval(tmp_path: Path) -> None:
-    run, (figures,) = _sums_run("server-log-llamacpp.log", tmp_path)
-    assert figures.mean_length_interval is not None
-    done = _cli("analyze", run, "-o", tmp_path / "page.html")
-    assert NO_INTERVAL not in done.output and "2.55 [2.09, 3.01]" in done.output
-
-
 @pytest.mark.parametrize(
     "rule",
     ["high", "not_answered", "conditions_cost", "cells[0].mean_length < 2.0"],
@@ -570,12 +486,6 @@ def test_a_rule_that_needs_rows_is_undecided(rule: str, tmp_path: Path) -> None:
     assert done.exit_code == 4
     assert done.stdout.startswith("undecided: ")
     assert "cannot tell: no per-request rows, sums only" in done.stdout
-
-
-def test_a_rule_about_a_count_is_decided(tmp_path: Path) -> None:
-    run, _ = _sums_run("vllm-bench.json", tmp_path)
-    assert _cli("check", run, "--fail-on", "cells[0].rounds < 200").exit_code == 0
-    assert _cli("check", run, "--fail-on", "cells[0].rounds < 201").exit_code == 3
 
 
 def _bench(folder: Path, accepted: int, rounds: int = 21_000) -> Path:
@@ -669,13 +579,6 @@ def test_two_runs_of_sums_are_not_compared(tmp_path: Path) -> None:
     done = _cli("compare", run, run)
     assert isinstance(done.exception, NoDataError)
     assert "cannot tell how the runs compare: no per-request rows" in str(done.exception)
-
-
-def test_the_command_names_what_it_wrote(tmp_path: Path) -> None:
-    done = _cli("ingest", SAMPLES / "specforge.json", "-o", tmp_path / "run")
-    assert done.exit_code == 0
-    assert f"written: {tmp_path / 'run'}, sums of 2 parts\n" in done.output
-    assert entry_of(tmp_path / "run").requests is None
 
 
 def test_a_count_that_no_run_can_hold_is_one_error(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from driftscope.analysis.statistics.intervals import Interval
 from driftscope.cli.app import app
 from driftscope.cli.options import Format
 from driftscope.cli.run_reports import command_line, write_reports
-from driftscope.pipeline import Analysis, Inputs, analyze, compare
+from driftscope.pipeline import Analysis, Inputs, compare
 from driftscope_reports.charts import (
     Axis,
     Mark,
@@ -37,7 +37,6 @@ from driftscope_reports.charts import (
     figure,
     has_values,
     heat_rows,
-    legend,
     line,
     plain,
     points,
@@ -45,7 +44,7 @@ from driftscope_reports.charts import (
 from driftscope_reports.markdown import sentences, to_markdown
 from driftscope_reports.model import number_rows
 from driftscope_reports.page import Content, asset, colours, framed, part, policy, with_code
-from driftscope_reports.terminal import BADGES, render, show_comparison
+from driftscope_reports.terminal import render, show_comparison
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
@@ -286,14 +285,6 @@ def test_axes_show_every_value_and_do_not_let_wide_intervals_hide_it() -> None:
     assert all(made.layout.xaxis.range[0] == 0.5 for made in FIGURES.values())
 
 
-def test_series_differ_by_more_than_colour() -> None:
-    runs = figure([line(str(n), [1.0], run=n) for n in range(6)], x_title="x", y_title="y")
-    assert len({(sign.dash, sign.marker) for sign in legend(runs)}) == 6
-    assert [sign.pattern for sign in legend(CHANGES)] == ["", "x"]
-    assert [sign.name for sign in legend(HEADS)] == ["0%", "15%", "30%"]
-    assert not legend(figure([line("alone", [1.0])], x_title="x", y_title="y"))
-
-
 def test_many_values_are_rows_of_a_table_and_each_point_has_its_note() -> None:
     xs = [float(x) for x in range(30)]
     many = figure([points("a", xs, xs)], x_title="K", y_title="ms", axis=Axis.NUMBER, unit=Unit.MS)
@@ -305,12 +296,6 @@ def test_many_values_are_rows_of_a_table_and_each_point_has_its_note() -> None:
     head, rows, words = number_rows(figure(noted, x_title="K", y_title="y", axis=Axis.NUMBER))
     assert (head, words) == (["run", "about", "K", "y"], 2)
     assert rows[0] == ["a", "of 3", "1", "2.000"]
-
-
-def test_an_empty_picture_is_drawn() -> None:
-    empty = figure([], x_title="x", y_title="y", axis=Axis.CATEGORY)
-    assert plain(empty)["data"] == []
-    assert number_rows(empty) == (["x"], [], 1)
 
 
 def test_a_picture_has_values_only_if_a_run_has_one() -> None:
@@ -327,60 +312,10 @@ def _text(analysis: Analysis) -> str:
     return out.getvalue()
 
 
-def test_verdict_first_then_the_report_s_figures(tmp_path: Path) -> None:
-    found = pair(tmp_path)
-    text = _text(found)
-    lost, verdict = text.split("\n")[:2]
-    assert lost == "missing: eagle3: worker0-1 dropped 3 rows (queue full)", "before any figure"
-    assert verdict.startswith(f"[{BADGES[found.screen.state]}] ")
-    assert verdict.partition("] ")[2] in found.screen.headline
-    for run in found.runs:
-        assert f"{run.acceptance.mean_length:.2f}" in text
-        assert f"{run.hidden.growth:.2f}×" in text
-
-
-def test_the_findings_stand_before_the_table_and_fit_80_columns(tmp_path: Path) -> None:
-    out = io.StringIO()
-    Console(file=out, width=80).print(render(pair(tmp_path)))
-    text = out.getvalue()
-    assert max(map(len, text.split("\n"))) <= 80
-    order = (
-        "[",
-        "per output token;",
-        "Data",
-        "What to do",
-    )
-    places = [text.index(word) for word in (*order, "rounds / requests")]
-    assert places == sorted(places)
-
-
-def test_a_run_that_was_cut_is_listed_by_segment(tmp_path: Path) -> None:
-    text = _text(analysis_of(tmp_path, {"run": Spec(labels=("chat", "code"))}))
-    assert "by label" in text
-    for segment in ("chat", "code"):
-        assert any(line.startswith(segment) and "[" in line for line in text.split("\n"))
-    assert "by label" not in _text(analysis_of(tmp_path / "whole", {"run": Spec()}))
-
-
 def test_a_label_is_neither_markup_nor_a_control_sequence(tmp_path: Path) -> None:
     text = _text(analysis_of(tmp_path, {"[red]a\x1b[31m\nb": Spec()}))
     assert "\x1b" not in text
     assert "[red]a" in text
-
-
-def test_what_does_not_apply_is_a_dash(tmp_path: Path) -> None:
-    text = _text(analysis_of(tmp_path, {"a": Spec(heads=0), "b": Spec(windowed=(0,))}))
-    assert "nan" not in text
-
-
-def test_each_action_is_advised_with_its_reason_and_stated_once(tmp_path: Path) -> None:
-    found = analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})
-    text = " ".join(_text(found).split())
-    for action in found.screen.actions:
-        for words in action.short_advice.removesuffix(".").split("`"):
-            assert words.strip(" .:,") in text
-        assert text.count(action.title) >= 1
-        assert text.count(action.statement) <= 1, "it is stated once"
 
 
 def test_a_command_is_on_a_line_of_its_own_that_is_not_broken(tmp_path: Path) -> None:
@@ -399,18 +334,6 @@ def test_what_to_do_has_its_option_on_a_line_of_its_own(tmp_path: Path) -> None:
     option = next(action.option for action in found.screen.actions if action.option)
     screen = _text(found).partition("\n\n")[0]
     assert option in [line.strip() for line in screen.split("\n")]
-
-
-def test_one_run_fits_a_screen_and_states_each_finding_once() -> None:
-    """The gallery's server has seven findings, three of which ask for something."""
-    made = analyze(Inputs(sources=[GALLERY / "server"], labels=["server"]))
-    out = io.StringIO()
-    Console(file=out, width=100).print(render(made))
-    text = " ".join(out.getvalue().split())
-    assert len(out.getvalue().splitlines()) <= 45
-    for finding in made.findings:
-        assert finding.title in text or finding == made.screen.lead
-        assert text.count(finding.statement) <= 1
 
 
 @pytest.mark.parametrize("everything", [False, True])

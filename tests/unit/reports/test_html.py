@@ -21,19 +21,16 @@ from support.analyses import PAIR, analysis_of, pair, with_texts
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis.closeup import NAMED_EACH, SAMPLED
-from driftscope.analysis.figures.requests import MAX_CLUSTERS
 from driftscope.analysis.number_words import milliseconds
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import BaselineRun, baseline_of
 from driftscope.json_report import to_json
-from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
 from driftscope.trace.reader import read_trace
 from driftscope.trace.texts import TEXTS
 from driftscope_reports.conclusions import split
-from driftscope_reports.html import MAX_BYTES, sections, thinned, to_html
+from driftscope_reports.html import MAX_BYTES, thinned, to_html
 from driftscope_reports.html import pictures as drawn_of
 from driftscope_reports.page import LICENCE, asset, plotly
 from driftscope_reports.sections_inside import CLASSES, mass_areas
@@ -244,19 +241,6 @@ def test_nothing_can_be_fetched(page: Page, text: str) -> None:
         assert digest in allowed
 
 
-def test_figures_stand_in_tables_too(page: Page, analysis: Analysis) -> None:
-    for run in analysis.runs:
-        for rate in run.acceptance.marginal:
-            assert f"{rate:.3f}" in page.words
-        assert run.hidden.fed_rms is not None
-        assert f"{run.hidden.fed_rms[-1]:.3f}" in page.words
-
-
-def test_definitions_are_the_catalogue_s_words(page: Page) -> None:
-    for name in ("acceptance.marginal", "attention.self", "hidden.growth", "latency.tpot_s"):
-        assert DEFINITIONS[name].meaning in page.words
-
-
 def test_provenance_is_complete(page: Page) -> None:
     for part in (
         "vllm 0.32.0",
@@ -353,12 +337,6 @@ def test_a_quantity_that_is_missing_everywhere_is_not_applicable(tmp_path: Path)
     assert "masses and hidden state are not applicable" in page.words
 
 
-def test_one_run_has_nothing_to_compare_and_says_so(tmp_path: Path) -> None:
-    page = Page(to_html(analysis_of(tmp_path, {"one": Spec()})))
-    assert "Not applicable: this report has one run" in page.words
-    assert "not applicable, because no request has a workload label" in page.words
-
-
 @pytest.mark.slow
 def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
     """A drafter without attention, and windows that hide the sink from all or some layers."""
@@ -388,23 +366,6 @@ def test_a_name_that_is_no_unicode_is_shown_as_an_escape(tmp_path: Path) -> None
     page.encode()
 
 
-def test_a_block_drafter_has_query_indices_and_no_depths(tmp_path: Path) -> None:
-    analysis = analysis_of(tmp_path, {"block": Spec(query_kind="query index")})
-    for section in sections(analysis):
-        for picture in section.pictures:
-            shown = picture.chart.layout.meta
-            if shown["axis"] == "depth":
-                assert shown["x_title"] == "query index"
-    assert "At query index" in to_html(analysis) or "query index 1" in to_html(analysis)
-
-
-def test_heads_are_a_map_where_they_were_recorded(tmp_path: Path) -> None:
-    analysis = analysis_of(tmp_path, {"run": Spec(per_head=True, layers=2)})
-    page = Page(to_html(analysis))
-    assert {"heads-self-0", "heads-prompt-0", "attention-layers-0"} <= set(page.ids)
-    assert "layer 1 head 3" in page.words
-
-
 def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
     """The number of single requests, moments and durations shown is bounded."""
     sizes = []
@@ -413,13 +374,6 @@ def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
         sizes.append(len(to_html(analyze(Inputs(sources=[run], labels=["run"]))).encode()))
     assert sizes[1] < 1.1 * sizes[0]
     assert sizes[1] <= MAX_BYTES
-
-
-def test_what_is_left_out_of_many_requests_is_said(analysis: Analysis) -> None:
-    many = replace(analysis.runs[0], requests=3 * MAX_CLUSTERS)
-    words = Page(to_html(conclude([many]))).words
-    assert f"The {NAMED_EACH} worst and the {NAMED_EACH} best" in words
-    assert f"Of {SAMPLED} requests, evenly from all" in words
 
 
 def test_the_picture_of_what_acceptance_goes_with_shows_its_answers() -> None:

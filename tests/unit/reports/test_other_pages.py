@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
-from support.checkpoints import TARGET, changed
 from support.chromium import assert_drawn_alone
 from support.constructed_drafter import constructed_ablation
 from support.inspections import broken
 
 from driftscope.ablate.result import conclusion_of
-from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.trial.result import NotApplicable, Tried
 from driftscope_reports.checkpoint_pages import ablation_html, inspection_html
 
@@ -44,14 +42,6 @@ def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
     assert '2 changes, one at a time. This one helps: "norm_output": true.' in page
     for tried in inspection.trial.tried:
         assert f"{tried.acceptance.mean_length:.2f} {tried.gain.difference:+.2f}" in page
-
-
-def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
-    inspection = broken(tmp_path)
-    page = inspection_html(inspection)
-    assert inspection.trial is not None
-    assert FIGURES.findall(page) == ["masses", "acceptance-marginal", "hidden", "confidence"]
-    assert f"{100 * inspection.trial.acceptance.marginal[0]:.0f}%" in _words(page)
 
 
 def test_each_result_is_a_card_and_none_is_told_with_the_number_of_checks(tmp_path: Path) -> None:
@@ -82,22 +72,11 @@ def test_renderings_and_what_could_not_be_tried_are_listed(tmp_path: Path) -> No
     assert "Not tried: drafters_template: none was saved." in page
 
 
-def test_a_drafter_that_was_not_run_has_no_figures(tmp_path: Path) -> None:
-    page = inspection_html(inspect_files(str(changed(tmp_path / "a")), str(TARGET)))
-    assert "✓ No error, no warning" in page
-    assert not FIGURES.findall(page)
-
-
 def test_names_and_words_of_a_checkpoint_are_escaped(tmp_path: Path) -> None:
     inspection = replace(broken(tmp_path, mistake=HOSTILE), drafter=HOSTILE, target=HOSTILE)
     page = inspection_html(inspection)
     assert HOSTILE not in page
     assert "<img" not in page
-
-
-def test_the_same_inspection_gives_the_same_bytes(tmp_path: Path) -> None:
-    inspection = broken(tmp_path)
-    assert inspection_html(inspection, command="x") == inspection_html(inspection, command="x")
 
 
 def test_a_browser_draws_every_picture_and_asks_for_nothing(
@@ -197,10 +176,6 @@ def test_hostile_names_are_text() -> None:
     result = replace(constructed_ablation(), drafter=HOSTILE, not_applicable={HOSTILE: HOSTILE})
     page = ablation_html(result, command=f"driftscope analyze {HOSTILE}")
     assert HOSTILE not in page
-
-
-def test_the_same_result_makes_the_same_page() -> None:
-    assert ablation_html(constructed_ablation()) == ablation_html(constructed_ablation())
 
 
 def test_a_browser_draws_every_ablation_and_asks_for_nothing(

@@ -290,6 +290,10 @@ pytestmark = pytest.mark.process
 
 TAME = {"elsewhere", "no-labels", "bucket-le-word"}
 """Odd, and yet figures."""
+OF_ANY_PEER = {
+    *("byte-by-byte", "slow-head", "continues", "broken-chunks", "short-body", "short-gzip"),
+}
+"""Faults below the page, which tests/unit/boundary/test_http_peer.py has."""
 SECONDS = 1.0
 ROOM_KB = 300 << 10
 """Most memory that reading a page of the largest size may add, in KiB."""
@@ -306,7 +310,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "LIMITS", Limits(seconds=SECONDS, octets=watch.LIMITS.octets))
 
 
-@pytest.mark.parametrize("behaviour", sorted(METRICS.keys() - TAME))
+@pytest.mark.parametrize("behaviour", sorted(METRICS.keys() - TAME - OF_ANY_PEER))
 def test_one_line_in_time(server: Server, behaviour: str) -> None:
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with no_hang(), pytest.raises((TelemetryError, UnknownKindError)) as caught:

@@ -138,26 +138,10 @@ def test_latest_is_the_newest_run_of_a_probe(runs: Path) -> None:
     assert found(runs / "old") == runs / "old"
 
 
-def test_a_folder_called_latest_is_meant_where_there_is_one(runs: Path) -> None:
-    _run(Path("latest"), 1.0)
-    assert found(Path("latest")) == Path("latest")
-
-
 def test_a_missing_run_names_its_neighbours_and_the_start_that_failed(runs: Path) -> None:
     with pytest.raises(NotATraceError, match=r"has not loaded its models.*/new") as refused:
         found(runs / "missing")
     assert "no such directory" in str(refused.value)
-
-
-def test_latest_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotATraceError, match="no run in driftscope-runs"):
-        found(Path("latest"))
-
-
-def test_a_file_is_no_run_and_is_returned(tmp_path: Path) -> None:
-    (tmp_path / "report.html").touch()
-    assert found(tmp_path / "report.html") == tmp_path / "report.html"
 
 
 def test_links_are_not_followed_and_the_search_has_a_depth(tmp_path: Path) -> None:
@@ -167,12 +151,6 @@ def test_links_are_not_followed_and_the_search_has_a_depth(tmp_path: Path) -> No
     outside = _run(tmp_path.parent / f"{tmp_path.name}-outside", 1.0)
     (tmp_path / "link").symlink_to(outside)
     assert list(search(tmp_path)) == [deep]
-
-
-def test_braces_in_a_path_are_no_format(tmp_path: Path) -> None:
-    _run(tmp_path / "{runs}" / "a", 1.0)
-    with pytest.raises(NotATraceError, match=r"\{runs\}/a"):
-        found(tmp_path / "{runs}")
 
 
 def test_a_closed_run_is_removed_whole_and_nothing_else(tmp_path: Path) -> None:
@@ -219,14 +197,6 @@ def test_a_run_in_use_is_kept_and_a_killed_one_removed_only_if_asked(tmp_path: P
     assert not run.exists()
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "folder", tmp_path / "missing"):
-        with pytest.raises(TraceError):
-            remove(path)
-    assert (tmp_path / "folder").is_dir()
-
-
 @pytest.mark.parametrize(
     "files",
     [
@@ -252,12 +222,6 @@ def test_a_folder_of_another_tool_with_names_of_a_run_is_kept(
         remove(folder, unclosed=True)
     assert {path.name for path in folder.iterdir()} == files.keys()
     assert entry_of(folder).state == RunState.UNREADABLE
-
-
-def test_a_record_of_no_source_is_kept_in_a_run(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPEC)
-    (run / "request-log-2024.parquet").touch()
-    _refused(run, "request-log-2024.parquet")
 
 
 def test_a_run_whose_manifest_is_damaged_is_proved_by_its_status(tmp_path: Path) -> None:
@@ -415,22 +379,6 @@ def test_masses_by_distance_are_of_all_ranks_or_of_none(tmp_path: Path) -> None:
     assert trace.draft.column("sink_mass").null_count == 0
     nulls = trace.draft.column("distance_mass").null_count
     assert nulls == whole.column("distance_mass").null_count + 1 < whole.num_rows
-
-
-def test_a_rank_that_recorded_nothing_leaves_the_others(tmp_path: Path) -> None:
-    content = by_source(TP2)
-    del content["worker1-2"]
-    trace = _written(tmp_path / "run", TP2, content)
-    assert set(trace.draft.column("heads").to_pylist()) == {2}
-    assert trace.draft.num_rows == sum(isinstance(row, DraftRow) for row in rows(WHOLE))
-
-
-def test_masses_that_were_not_taken_stay_none(tmp_path: Path) -> None:
-    plain = replace(TP2, heads=0, per_head=False, windowed=())
-    trace = read_trace(write_run(tmp_path / "run", plain))
-    assert trace.draft.column("sink_mass").null_count == trace.draft.num_rows
-    assert trace.draft.column("head_mass").null_count == trace.draft.num_rows
-    assert trace.draft.column("fed_rms").null_count == 0
 
 
 @pytest.mark.parametrize("spec", [DP2, BOTH], ids=["dp2", "tp2 dp2"])

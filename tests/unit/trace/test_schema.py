@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,9 +20,7 @@ from hypothesis import strategies as st
 from support.doc_pages import DOCS, field_docstrings
 from support.runs import Spec, manifest, rows, write_run
 
-from driftscope.analysis.query.record_views import open_run
-from driftscope.pipeline import summarise
-from driftscope.trace.manifest import MANIFEST, read_manifest
+from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import BOUNDS, Trace, read_trace
 from driftscope.trace.records import RECORDS, SCHEMA_VERSION, Floats, Ints, RequestRow, Row
 from driftscope.trace.schema import (
@@ -31,7 +28,6 @@ from driftscope.trace.schema import (
     FIGURE,
     HASHED,
     IDENTIFIER,
-    KINDS,
     MARKED,
     Pseudonyms,
     array_of,
@@ -74,12 +70,6 @@ def test_equals_what_pyarrow_builds(kind: pa.DataType, data: st.DataObject) -> N
     assert built.null_count == sum(value is None for value in values)
 
 
-def test_nan_stays_nan_and_is_not_null() -> None:
-    built = array_of([[0.5, float("nan")]], pa.list_(pa.float32()))
-    assert built.null_count == 0
-    assert np.isnan(built.flatten().to_numpy()[1])
-
-
 @given(st.lists(st.none() | st.lists(FLOAT32, max_size=4), max_size=9), st.integers(0, 3))
 def test_lists_come_apart_and_together(values: list[list[float] | None], skipped: int) -> None:
     """Slices too, whose buffers begin before them."""
@@ -87,12 +77,6 @@ def test_lists_come_apart_and_together(values: list[list[float] | None], skipped
     items, lengths, valid = numbers_of(built.flatten()), lengths_of(built), validity_of(built)
     assert lengths.tolist() == [len(value or ()) for value in values[skipped:]]
     assert lists_of(items, lengths, valid).equals(built)
-
-
-def test_numpy_values_do_as_well() -> None:
-    values = [np.array([1.0, 2.5], np.float32), (3.0,), None]
-    assert array_of(values, pa.list_(pa.float32())).to_pylist() == [[1.0, 2.5], [3.0], None]
-    assert array_of([np.int64(3), np.int32(-1)], pa.int64()).to_pylist() == [3, -1]
 
 
 @pytest.mark.parametrize(
@@ -190,12 +174,6 @@ def _written(run: Path, pseudonyms: Pseudonyms | None) -> Trace:
     return read_trace(run)
 
 
-@pytest.mark.parametrize("record", RECORDS)
-def test_every_column_is_marked(record: str) -> None:
-    kinds = {name: kind_of(record, name) for name in schema_of(record).names}
-    assert set(kinds.values()) <= set(KINDS)
-
-
 def test_no_mark_is_of_a_column_that_is_none() -> None:
     assert set(MARKED) <= {name for record in RECORDS for name in schema_of(record).names}
 
@@ -233,16 +211,6 @@ def test_a_run_without_identifiers_has_hashes_in_every_process(tmp_path: Path) -
         assert len(names) == different
         assert not names & set(plain.request.column(column).to_pylist())
     assert set(hashed.request.column("label").to_pylist()) == {"chat"}
-
-
-def test_its_figures_are_those_of_a_run_with_them(tmp_path: Path) -> None:
-    """They need the chains, the rounds and the requests joined."""
-    _written(tmp_path / "plain", None)
-    _written(tmp_path / "hashed", Pseudonyms(KEY))
-    plain, hashed = (summarise(open_run(tmp_path / run), "a") for run in ("plain", "hashed"))
-    assert hashed.acceptance == plain.acceptance
-    assert hashed.requests == plain.requests == SPEC.requests
-    assert hashed.rounds == plain.rounds > 0
 
 
 @pytest.mark.parametrize("record", [*OF_REQUESTS, "step"])
@@ -396,40 +364,6 @@ def test_any_rows_come_back_as_they_were(flushes: list[list[Row]]) -> None:
         _expect(read_trace(run), put)
         files.seal()
         _expect(read_trace(run), put, sealed=True)
-
-
-def test_rows_are_made_on_the_writers_thread(run: Path) -> None:
-    import threading
-
-    threads: list[str] = []
-
-    def make(_: list[None]) -> list[Row]:
-        threads.append(threading.current_thread().name)
-        return list(rows(Spec(requests=1)))
-
-    writer = TraceWriter(run, source="worker0-1")
-    writer.put((make, None))
-    writer.close()
-    assert threads == ["driftscope-writer"]
-    assert read_trace(run).request.num_rows == 1
-
-
-def test_rows_flushed_one_by_one_are_read_as_one_batch(tmp_path: Path) -> None:
-    """Checks cost as much for a batch as for thousands of rows."""
-    create_run(tmp_path / "run", manifest(Spec()))
-    files = RecordFiles(tmp_path / "run", "worker0-1", max_bytes=1 << 30)
-    for row in rows(Spec()):
-        files.append([row])
-    draft = read_trace(tmp_path / "run").draft
-    assert draft.num_rows > 1
-    assert draft.column("time_s").num_chunks == 1
-
-
-def test_the_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
-    wanted = manifest(Spec(notes=("mind the gap", "é")))
-    create_run(tmp_path / "deep" / "run", wanted)
-    assert read_manifest(tmp_path / "deep" / "run") == wanted
-    assert read_manifest(tmp_path / "deep" / "run").to_json() == wanted.to_json()
 
 
 LINE: dict[str, Any] = {"response": "a", "prompt": "Why?", "answer": ["So", "."], "by_round": True}

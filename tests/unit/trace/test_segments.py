@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.runs import Spec, noisy_rows, rows, verify, write_run
 
-from driftscope.errors import DamagedTraceError, DriftscopeError, NotATraceError
-from driftscope.trace.manifest import read_manifest
+from driftscope.errors import DamagedTraceError, DriftscopeError
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import DraftRow
-from driftscope.trace.runs import found
 from driftscope.trace.schema import to_batch
 from driftscope.trace.segments import (
     DERIVED_KEY,
@@ -46,7 +44,6 @@ from driftscope.trace.status import (
 )
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import RecordFiles
-from driftscope_probes.control import processes_of
 from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY
 
 K = 3
@@ -174,11 +171,6 @@ def test_what_is_no_complement_is_kept(change: dict[str, Any]) -> None:
     _same_as_rounded(restore(compact(table)), table, ["generated_mass"])
 
 
-def test_a_time_that_is_no_unix_time_stays_as_it_is() -> None:
-    table = _table([{"time_s": -1e300}, {"time_s": 0.1}])
-    assert restore(compact(table)).column("time_s").to_pylist() == [-1e300, 0.1]
-
-
 def test_a_real_run_leaves_out_three_lists_and_reads_alike(run: Path) -> None:
     files = RecordFiles(run, "worker0-1", 1 << 30)
     files.append(noisy_rows(300))
@@ -252,11 +244,6 @@ def flipped(content: bytes, at: int, bit: int) -> bytes:
     out = bytearray(content)
     out[at] ^= 1 << bit
     return bytes(out)
-
-
-def test_any_arrow_reader_takes_a_stream_with_digests() -> None:
-    table = pa.ipc.open_stream(STREAM + END).read_all()
-    assert table == pa.Table.from_batches([BATCH, BATCH])
 
 
 @given(at=st.integers(0, len(STREAM) - 1), bit=st.integers(0, 7))
@@ -366,17 +353,6 @@ def test_a_damaged_one_is_named(tmp_path: Path, text: str) -> None:
         read_statuses(tmp_path)
 
 
-def test_what_was_lost_is_said_in_words(run: Path) -> None:
-    _write(run, FULL)
-    limit, queue, errors = read_trace(run).problems
-    assert limit == "worker0-7 dropped 1 rows (disk limit)"
-    assert queue == "worker0-7 dropped 2 rows (queue full)"
-    assert errors == (
-        "worker0-7 caught 5 errors in its hooks (attention 4, write 1); "
-        "first: attention: ValueError: no"
-    )
-
-
 def test_an_error_of_any_length_leaves_the_status_readable(run: Path) -> None:
     writer = TraceWriter(run, source="worker0-1")
     writer.count_error("verify", ValueError("x" * 1_000_000))
@@ -399,17 +375,6 @@ def test_it_is_read_as_it_was_left(tmp_path: Path) -> None:
     remove_faults(tmp_path / "run")
     assert read_faults(tmp_path / "run") == ()
     assert read_faults(tmp_path / "nothing") == ()
-
-
-def test_who_reads_the_run_is_told(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    leave_fault(run, FAULT)
-    for read in (read_manifest, found):
-        with pytest.raises(NotATraceError, match="the server recorded nothing: no such drafter"):
-            read(run)
-    (process,) = processes_of(run)
-    assert process["down"] is True
-    assert process["reason"] == "nothing is recorded: no such drafter"
 
 
 def test_one_process_of_a_run_that_others_record(tmp_path: Path) -> None:

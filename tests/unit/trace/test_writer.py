@@ -196,17 +196,6 @@ def test_a_segment_that_is_full_is_sealed_and_the_next_begun(
     assert read_trace(run).problems == ()
 
 
-def test_close_is_idempotent_and_later_rows_are_refused(run: Path) -> None:
-    writer = TraceWriter(run, source="worker0-1")
-    writer.put(_row(1))
-    writer.close()
-    before = {path: path.read_bytes() for path in run.iterdir()}
-    writer.close()
-    assert writer.put(_row(2)) is False
-    assert {path: path.read_bytes() for path in run.iterdir()} == before
-    assert _status(run).closed
-
-
 @pytest.mark.parametrize(("mode", "code"), [("exits", 0), ("raises", 3), ("forks", 0)])
 def test_a_process_that_just_ends_leaves_a_sealed_trace(
     run: Path, child: Callable[..., subprocess.Popen[str]], mode: str, code: int
@@ -217,12 +206,6 @@ def test_a_process_that_just_ends_leaves_a_sealed_trace(
     assert _steps(run) == list(range(50))
     assert read_trace(run).problems == ()
     assert not list(run.glob("*.arrows"))
-
-
-def test_an_unused_writer_leaves_a_closed_status(run: Path) -> None:
-    TraceWriter(run, source="worker0-1", options=WriterOptions(clock=lambda: 12.0)).close()
-    status = replace(_status(run), writer_s=0.0)
-    assert status == Status(source="worker0-1", closed=True, flushed_s=12.0)
 
 
 def test_create_run_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:
@@ -435,15 +418,6 @@ def test_the_manifest_counts_what_every_process_lost(run: Path) -> None:
     assert "the manifest counts 6 rows dropped (disk limit), the status files 4" in "".join(
         read_trace(run).problems
     )
-
-
-def test_a_run_that_lost_nothing_keeps_its_manifest(run: Path) -> None:
-    before = (run / MANIFEST).stat()
-    writer = TraceWriter(run, source="worker0-1")
-    writer.put(verify(0, 1, 1.0, 1, 4, 1))
-    writer.close()
-    assert (run / MANIFEST).stat().st_ino == before.st_ino
-    assert read_manifest(run).lost == {}
 
 
 def test_a_manifest_of_a_later_version_keeps_what_is_new_in_it(run: Path) -> None:

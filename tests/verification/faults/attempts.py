@@ -1,4 +1,4 @@
-"""Cases beyond damaged runs: nulls in lists, files of tools and of users, texts."""
+"""Cases beyond damaged runs: files of tools and of users, odd runs, texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-import pyarrow as pa
 from support.odd_runs import ROOT
 
 from driftscope.analysis.gate import read_rules
@@ -16,7 +15,6 @@ from driftscope.boundary.text import shown
 from driftscope.errors import EXIT_OK, ControlError, DriftscopeError
 from driftscope.ingest.catalogue import READERS
 from driftscope.trace.control import CONTROL, ControlValueError, read_control
-from driftscope.trace.reader import read_trace
 from driftscope.workloads.suites.prompts import read_prompts
 from driftscope.workloads.suites.suite import load_suite
 from verification.faults.command import (
@@ -27,47 +25,7 @@ from verification.faults.command import (
     outcome_of,
     text_of,
 )
-from verification.faults.mutations import MUTATIONS, table_of, write_table
-
-
-def _with_nulls(random: Random, sound: Path, folder: Path) -> Path:
-    """Return a copy of a run in which some elements of a list column are null."""
-    run = Path(shutil.copytree(sound, folder / "run"))
-    path = random.choice(sorted(p for p in run.iterdir() if p.suffix in (".parquet", ".arrows")))
-    table = table_of(path)
-    lists = [f for f in table.schema if pa.types.is_list(f.type)]
-    if lists:
-        field, share = random.choice(lists), random.choice((0.05, 0.5, 1.1))
-        rows = [
-            values and [None if random.random() < share else value for value in values]
-            for values in table.column(field.name).to_pylist()
-        ]
-        at = table.schema.get_field_index(field.name)
-        write_table(path, table.set_column(at, field, pa.array(rows, field.type)))
-    for status in run.glob("status-*.json"):  # it describes the original file
-        status.write_text(json.dumps({**json.loads(status.read_text()), "digests": {}}))
-    return run
-
-
-def read_nulls(random: Random, sound: Path, folder: Path) -> None:
-    """Null elements are NaN, or the file is refused."""
-    try:
-        trace = read_trace(_with_nulls(random, sound, folder))
-    except DriftscopeError as error:
-        assert "\n" not in str(error)
-        return
-    for table in (trace.draft, trace.verify, trace.request, trace.client):
-        for field in table.schema:
-            if pa.types.is_list(field.type):
-                flat = table.column(field.name).combine_chunks().flatten()
-                assert not flat.null_count, f"{field.name} has nulls"
-
-
-def analyse_nulls(random: Random, sound: Path, folder: Path) -> None:
-    """A run with null elements is analysed, or refused in one line."""
-    run = _with_nulls(random, sound, folder)
-    done = outcome_of(["analyze", run, "-q", "-o", folder / "r.html", "--json"])
-    assert "Warning" not in done.err
+from verification.faults.mutations import MUTATIONS
 
 
 def list_runs(random: Random, sound: Path, folder: Path) -> None:

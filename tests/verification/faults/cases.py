@@ -44,8 +44,6 @@ Attempt = Callable[[Random, Path, Path], None]
 OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
     ("other files", READ): (0.1, attempts.read_file),
     ("tools' files", "ingest"): (0.05, attempts.ingest),
-    ("null elements", READ): (0.02, attempts.read_nulls),
-    ("null elements", "analyze"): (0.002, attempts.analyse_nulls),
     ("odd runs", "ls"): (0.002, attempts.list_runs),
     ("options", "any"): (0.01, attempts.say_option),
     ("full disk", "write"): (0.02, disk.write_on_a_full_disk),

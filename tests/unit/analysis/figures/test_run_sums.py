@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,17 +24,16 @@ from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.figures.requests import UNFINISHED, Units, cells_of, units_of
 from driftscope.analysis.figures.rounds import grouped
 from driftscope.analysis.figures.verified_chains import BANDS, answers, chain_sample, relations
-from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.statistics.association import Answer
 from driftscope.analysis.statistics.changes import LEAST
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.errors import NoDataError, UsageError
+from driftscope.errors import UsageError
 from driftscope.findings.finding import Trust
 from driftscope.json_report import figures_of
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
-from driftscope.pipeline import compare, conclude, summarise
+from driftscope.pipeline import conclude, summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import AUX, BY_DEPTH, MASSES
 from driftscope_reports.terminal import LEFT_OUT, figure_rows
@@ -120,20 +119,6 @@ def test_what_is_left_out_is_told_everywhere(whole: Trace) -> None:
     assert steps > run.fallback.steps, "the picture of what happened has every step"
 
 
-def test_files_and_memory_leave_out_the_same(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", replace(TRUTH, requests=100))
-    for path in run.glob("request-*.parquet"):
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(path)
-        pq.write_table(table.slice(0, table.num_rows - 3), path)
-    files, memory = summarise(open_run(run), "run"), summarise(read_trace(run), "run")
-    assert files.cohort is not None
-    assert files.cohort == memory.cohort
-    assert files.acceptance == memory.acceptance
-    assert files.hidden.fed_rms == pytest.approx(memory.hidden.fed_rms)
-
-
 def test_requests_that_have_not_finished_are_no_label(whole: Trace) -> None:
     run = summarise(_read_at(whole, 0.7), "run")
     assert {segment.label for segment in run.segments} == {"chat", "code"}
@@ -178,15 +163,6 @@ def test_aborted_requests_stay(whole: Trace) -> None:
     assert summarise(replace(whole, request=aborted), "run").cohort is None
 
 
-def test_runs_seen_in_part_are_not_compared(whole: Trace) -> None:
-    short = _read_at(whole, 0.03)
-    with pytest.raises(NoDataError, match="cannot tell how it compares"):
-        compare(whole, short, ("whole", "short"))
-    runs = [summarise(run, name) for run, name in ((whole, "whole"), (short, "short"))]
-    assert all(case.comparison is None for case in conclude(runs).cases)
-    assert compare(whole, _read_at(whole, 0.7), ("whole", "longer")).differences
-
-
 ROWS = 12
 PROMPTS = [f"p{n % 4}" for n in range(ROWS)]
 SESSIONS = [f"s{n // 4}" for n in range(ROWS)]
@@ -207,12 +183,6 @@ def _same(units: Units, names: Sequence[str | None]) -> bool:
     """Whether requests share a unit exactly if they share a name."""
     pairs = set(zip(units.unit.tolist(), names, strict=True))
     return len(pairs) == len(set(units.unit.tolist())) == len(set(names))
-
-
-def test_without_a_key_each_request_is_one() -> None:
-    units = _units()
-    assert units.unit.tolist() == list(range(ROWS))
-    assert (units.noun, units.seen) == ("request", False)
 
 
 def test_equal_prompts_are_one_unit() -> None:
@@ -267,10 +237,6 @@ def test_a_label_is_a_unit_only_if_it_is_asked_for() -> None:
     assert (asked.noun, asked.seen) == ("label", True)
 
 
-def test_the_request_can_be_asked_for() -> None:
-    assert len(set(_units("request", prompt_digest=PROMPTS).unit.tolist())) == ROWS
-
-
 def test_an_unknown_column_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match=r"--cluster 'user': give one of session, [^\n]+"):
         _units("user")
@@ -301,22 +267,6 @@ def test_groups_keep_every_round_and_stay_pairs() -> None:
     assert (rounds[0] == rounds[1]).all(), "the same prompts have as many rounds"
 
 
-def test_groups_of_unpaired_runs_are_of_one_label() -> None:
-    kinds = Prompts(label="easy"), Prompts(label="hard")
-    sides = [side(Truth(requests=n, rounds=5, k=3, prompts=kinds)) for n in (300, 200)]
-    small = grouped(sides, 40, paired=False)
-    for whole, group in zip(sides, small, strict=True):
-        for label in ("easy", "hard"):
-            rounds = [run.labelled(label).rounds.rounds.sum() for run in (whole, group)]
-            assert rounds[0] == rounds[1]
-
-
-def test_every_row_has_a_label() -> None:
-    found = side(Truth(requests=10, rounds=5, k=3))
-    with pytest.raises(ValueError, match="10 rows"):
-        replace(found, labels=("",))
-
-
 def test_chains_without_any_list_have_sums() -> None:
     shape = Shape(
         k=4,
@@ -342,12 +292,6 @@ def _run(requests: int = REQUESTS, length: int = 200, every: int = 10) -> Any:
     begin = np.random.default_rng(1).permutation(requests) * every
     spans = np.stack([begin, begin + length], axis=1)
     return SimpleNamespace(recorded=np.full(requests, PER_REQUEST), drafted_in=spans)
-
-
-def test_a_small_run_is_looked_at_whole() -> None:
-    sample = chain_sample(_run(), REQUESTS * PER_REQUEST)
-    assert sample.requests.tolist() == list(range(REQUESTS))
-    assert sample.steps is None
 
 
 def test_a_large_run_is_sampled_in_bands_over_all_of_its_time() -> None:
@@ -386,12 +330,6 @@ def test_steps_that_would_fill_the_memory_are_not_listed(monkeypatch: pytest.Mon
     assert chain_sample(run, 50_000).steps is None
     monkeypatch.setattr(module, "MOST_STEPS", 10)
     assert chain_sample(_run(), 50_000).steps is None
-
-
-def test_a_few_very_long_requests_are_sampled_as_requests() -> None:
-    run = _run(requests=20)
-    sample = chain_sample(run, 500)
-    assert len(sample.requests) == 5
 
 
 def test_reading_only_its_steps_changes_no_figure(
@@ -456,17 +394,6 @@ def test_only_tokens_that_verification_reached_count() -> None:
     assert own.alone.rows <= np.minimum(accepted + 1, DEPTHS).sum()
 
 
-def _runs(folder: Path) -> Iterator[Path]:
-    yield simulate(folder / "simulated", Truth(k=4, requests=30, rounds=25))
-    yield write_run(folder / "without attention", Spec(heads=0))
-
-
-def test_a_run_has_a_relation_for_each_measure_that_it_recorded(tmp_path: Path) -> None:
-    simulated, bare = (summarise(run, "run").within_request for run in _runs(tmp_path))
-    assert [effect.measure for effect in simulated] == [SELF.name, GROWTH.name]
-    assert SELF.name not in [effect.measure for effect in bare]
-
-
 STEP = Truth(requests=120, rounds=20, change=(0.5, -1.5))
 
 
@@ -483,18 +410,6 @@ def test_a_step_is_found_where_it_is(seed: int) -> None:
     assert point.interval is not None
     assert point.interval.high < 0
     assert point.after - point.before == pytest.approx(point.difference)
-
-
-def test_levels_lie_between_the_points_and_hold_every_round() -> None:
-    data = series(STEP)
-    found = changes(data)
-    assert found is not None
-    assert len(found.levels) == len(found.points) + 1
-    assert sum(level.requests for level in found.levels) == found.requests == 120
-    assert sum(level.rounds for level in found.levels) == data.rounds.sum()
-    for point, before, after in zip(found.points, found.levels, found.levels[1:], strict=False):
-        assert before.end_s == point.time_s == after.start_s
-        assert (before.mean_length, after.mean_length) == (point.before, point.after)
 
 
 def test_a_flat_run_is_seldom_cut() -> None:
@@ -543,14 +458,3 @@ def test_a_changed_mix_is_not_held_against_the_drafter() -> None:
 
 def test_too_few_requests_say_nothing() -> None:
     assert changes(series(Truth(requests=2 * LEAST - 1))) is None
-
-
-def test_it_comes_with_the_summary(tmp_path: Path) -> None:
-    kinds = (Prompts(label="a"), Prompts(label="b"))
-    run = simulate(tmp_path / "run", replace(STEP, prompts=kinds, batches=(1,), rounds=6))
-    found = summarise(open_run(run), "run").changes
-    assert found is not None
-    (point,) = found.points
-    middle = (found.levels[0].start_s + found.levels[-1].end_s) / 2
-    assert point.time_s == pytest.approx(middle, abs=0.15 * (found.levels[-1].end_s - middle))
-    assert point.same_mix == pytest.approx(point.difference, rel=0.3)

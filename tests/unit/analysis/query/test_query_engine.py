@@ -26,7 +26,6 @@ from driftscope.analysis.query.query_engine import (
     ABANDONED_S,
     DuckDB,
     Files,
-    Later,
     Scratch,
     usable_cores,
 )
@@ -77,14 +76,6 @@ def test_a_path_is_literal_whatever_the_folder_is_called(name: str) -> None:
             {"accepted": 1, "label": "mine"},
             {"accepted": 2, "label": None},
         ]
-
-
-def test_a_relative_path_is_that_of_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: DuckDB
-) -> None:
-    _written(tmp_path / "s3:" / "run", "mine")
-    monkeypatch.chdir(tmp_path)
-    assert _rows(engine, Path("s3:/run/verify-0.parquet"))[0]["label"] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -198,13 +189,6 @@ def _names(rows: pa.Table) -> list[str]:
     return sorted(rows.column("request").to_pylist())
 
 
-def test_it_answers_as_the_query_itself() -> None:
-    engine, query = _engine(), table("request").select("request")
-    later = engine.later(query)
-    assert _names(later.value) == _names(engine.rows(query)) == ["a", "b"]
-    engine.close()
-
-
 @pytest.mark.parametrize("begun", ["never", "in order", "the other way round"])
 def test_views_are_those_of_the_moment_it_was_asked_for(begun: str) -> None:
     engine, query = _engine(), table("request").select("request")
@@ -238,18 +222,6 @@ def test_a_query_that_nobody_waits_for_ends_with_the_engine() -> None:
     )
     engine.later(table("request").select("request")).begin()
     engine.close()  # returns, although the query would take hours
-
-
-def test_a_value_is_made_once() -> None:
-    made: list[int] = []
-
-    def make() -> int:
-        made.append(1)
-        return len(made)
-
-    doubled = Later(make).then(lambda value: 2 * value)
-    assert made == []
-    assert (doubled.value, doubled.value, made) == (2, 2, [1])
 
 
 CHILD = """

@@ -76,15 +76,6 @@ def test_no_interval_where_one_cluster_has_more_than_half_of_the_weight() -> Non
         assert found[0] is not None, "five of equal weight have an interval"
 
 
-def test_a_figure_without_weight_has_no_interval_and_others_keep_theirs() -> None:
-    top = np.array([[1.0, 0.0], [2.0, 0.0], [1.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
-    bottom = np.tile([[4.0, 0.0]], (5, 1))
-    found = rate_intervals(ratio_of(top, bottom))
-    assert found is not None
-    assert found[0] is not None
-    assert found[1] is None
-
-
 @given(
     st.lists(
         st.tuples(st.integers(0, 50), st.floats(0, 1), st.integers(1, 2)), min_size=0, max_size=8

@@ -15,7 +15,7 @@ from support.runs import Spec, rows, verify, write_rows, write_run
 from support.simulate import Truth, simulate
 from support.simulate.sums import side
 
-from driftscope.analysis.figures.requests import UNLABELLED, own_units
+from driftscope.analysis.figures.requests import own_units
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.figures.verified_chains import joined, look_at
@@ -99,19 +99,6 @@ def test_a_short_round_counts_at_the_depths_that_it_drafted(tmp_path: Path) -> N
     assert run.recording.short_rounds == 1
 
 
-@pytest.mark.parametrize("repeated", [False, True])
-def test_a_round_belongs_to_the_chain_of_its_position(tmp_path: Path, repeated: bool) -> None:
-    trace = read_trace(write_run(tmp_path / "run", Spec(requests=2, rounds=3)))
-    found = _verified(trace, repeated=repeated)
-    verify = trace.verify.to_pydict()
-    assert {key: row["accepted"] for key, row in found.items()} == dict(
-        zip(
-            zip(verify["request"], verify["position"], strict=True), verify["accepted"], strict=True
-        )
-    )
-    assert len(found) == trace.draft.num_rows - 2, "a request's last chain is never verified"
-
-
 def test_a_round_belongs_to_the_latest_chain_of_its_position(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", Spec(requests=2, rounds=3))
     before = summarise(read_trace(path), "run").recording
@@ -127,23 +114,6 @@ def test_a_round_belongs_to_the_latest_chain_of_its_position(tmp_path: Path) -> 
     assert after.chains == before.chains + 2
 
 
-def test_with_sampling_most_rounds_have_no_chain(tmp_path: Path) -> None:
-    trace = read_trace(write_run(tmp_path / "run", Spec(every=8)))
-    verify = trace.verify.to_pydict()
-    keys = zip(verify["request"], verify["position"], strict=True)
-    truth = dict(zip(keys, verify["accepted"], strict=True))
-    found = _verified(trace, repeated=False)
-    chains = set(
-        zip(trace.draft["request"].to_pylist(), trace.draft["position"].to_pylist(), strict=True)
-    )
-    assert {key: row["accepted"] for key, row in found.items()} == {
-        key: truth[key] for key in chains & truth.keys()
-    }
-    run = summarise(trace, "run")
-    assert run.recording.verified_chains == len(found)
-    assert run.recording.verified_chains < run.recording.chains < run.rounds / 7
-
-
 def _verified(trace: Trace, *, repeated: bool) -> dict[tuple[str, int], dict[str, object]]:
     """Verified chains by request and position."""
     run = collect(tables_of(trace))
@@ -153,21 +123,6 @@ def _verified(trace: Trace, *, repeated: bool) -> dict[tuple[str, int], dict[str
     by_key = {(names[row["cluster"]], row["position"]): row for row in found}
     assert len(by_key) == len(found)
     return by_key
-
-
-def test_segments_follow_request_labels(tmp_path: Path) -> None:
-    run = _summary(tmp_path / "run", Spec(labels=("chat", None, "code")))
-    assert [s.label for s in run.segments] == [UNLABELLED, "chat", "code"]
-    assert sum(s.requests for s in run.segments) == run.requests
-    assert sum(s.rounds for s in run.segments) == run.rounds
-
-
-def test_requests_that_never_finished_are_no_segment(tmp_path: Path) -> None:
-    trace = read_trace(write_run(tmp_path / "run", Spec(labels=("chat",))))
-    half = replace(trace, request=trace.request.slice(0, 10))
-    run = summarise(half, "run")
-    assert {s.label: s.requests for s in run.segments} == {"chat": 10}
-    assert run.requests == 40
 
 
 def test_fallback_latency_and_overhead(tmp_path: Path) -> None:
@@ -182,25 +137,6 @@ def test_fallback_latency_and_overhead(tmp_path: Path) -> None:
     assert run.recording.overhead_fraction == pytest.approx(expected)
 
 
-def test_intervals_contain_the_figure_and_repeat(tmp_path: Path) -> None:
-    trace = read_trace(write_run(tmp_path / "run"))
-    first, second = summarise(trace, "a"), summarise(trace, "a")
-    assert first == second
-    spread = first.acceptance.mean_length_interval
-    assert spread is not None
-    assert spread.low < first.acceptance.mean_length < spread.high
-    assert first.acceptance.marginal_interval is not None
-    for rate, at in zip(first.acceptance.marginal, first.acceptance.marginal_interval, strict=True):
-        assert at.low <= rate <= at.high
-    assert first.hidden.growth_interval is not None
-
-
-def test_one_request_has_no_interval(tmp_path: Path) -> None:
-    run = _summary(tmp_path / "run", Spec(requests=1))
-    assert run.acceptance.mean_length_interval is None
-    assert run.hidden.growth_interval is None
-
-
 def test_a_run_without_chains_has_acceptance_only(tmp_path: Path) -> None:
     trace = read_trace(write_run(tmp_path / "run"))
     run = summarise(replace(trace, draft=trace.draft.slice(0, 0)), "run")
@@ -208,18 +144,6 @@ def test_a_run_without_chains_has_acceptance_only(tmp_path: Path) -> None:
     assert run.attention.self_mass is None
     assert run.hidden.growth is None
     assert run.confidence.top1 is None
-
-
-def test_quantities_a_drafter_lacks_are_none_and_nothing_else_suffers(tmp_path: Path) -> None:
-    trace = read_trace(write_run(tmp_path / "run"))
-    table = trace.draft
-    for name in ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "aux_rms"):
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, table.field(at), pa.nulls(len(table), table.field(at).type))
-    run = summarise(replace(trace, draft=table), "run")
-    assert run.attention.self_mass is None
-    assert run.hidden.aux_rms is None
-    assert run.hidden.growth is not None
 
 
 @pytest.mark.parametrize(
@@ -337,16 +261,6 @@ def test_chains_from_before_the_sink_was_found_weigh_nothing_in_what_they_lack(
     assert run.recording.broken_chains == 0
 
 
-def test_a_drafter_without_attention_has_no_masses_and_nothing_broken(tmp_path: Path) -> None:
-    run = _summary(tmp_path / "run", Spec(heads=0))
-    assert run.recording.broken_chains == 0
-    assert run.attention.by_layer == {}
-    assert run.attention.sink_mass is None
-    assert run.attention.even_sink_mass is None
-    assert has_sink(run) is None
-    assert run.hidden.growth == pytest.approx(2.5, rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("change", "broken"),
     [
@@ -364,23 +278,6 @@ def test_what_breaks_a_chain(tmp_path: Path, change: dict[str, object], broken: 
     row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
     write_rows(path, "worker0-9", [replace(row, **change)])  # type: ignore[arg-type]
     assert summarise(read_trace(path), "run").recording.broken_chains == broken
-
-
-def test_a_sink_set_need_not_be_a_prefix(tmp_path: Path) -> None:
-    """Slot 500 lies beyond every context here."""
-    spec = Spec(prompt_tokens=100, rounds=1, requests=40, sink_slots=(0, 7, 500))
-    run = _summary(tmp_path / "run", spec)
-    positions = read_trace(tmp_path / "run").draft.column("position").to_numpy()
-    assert run.attention.even_sink_mass == pytest.approx(float(np.mean(2 / (positions + 1))))
-
-
-def test_masses_by_head_must_fit_the_heads(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", Spec(per_head=True, layers=2))
-    assert summarise(read_trace(path), "run").recording.broken_chains == 0
-    row = next(r for r in rows(Spec(per_head=True, layers=2)) if isinstance(r, DraftRow))
-    write_rows(path, "worker0-9", [replace(row, heads=3)])
-    with pytest.raises(DamagedTraceError, match="head_mass is not"):
-        summarise(read_trace(path), "run")
 
 
 def _with_rounds(trace: Trace, content: list[VerifyRow]) -> Trace:
@@ -473,7 +370,3 @@ def test_length_that_goes_with_ease_is_seen() -> None:
 def test_length_by_chance_is_not() -> None:
     seen = [_known(_rounds(60, seed)).length_goes_with_ease for seed in range(40)]
     assert sum(seen) <= 4
-
-
-def test_too_few_clusters_have_no_correlation() -> None:
-    assert _known(_rounds(2)).length_correlation is None
