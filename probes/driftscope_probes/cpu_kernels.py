@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -168,7 +168,7 @@ class CompiledKernels(TorchKernels):
 
         super().__init__(buffers)
         self._measure = measure
-        self._row_numbers, self._ints = buffers.rows.numpy(), buffers.values.numpy().view(np.int32)
+        self._ints = buffers.values.numpy().view(np.int32)
         names = ("position", "top1", "entropy")
         self._places_of_all = np.array([self._columns[name] for name in names], dtype=np.int64)
         self._described: _Description | None = None
@@ -182,6 +182,18 @@ class CompiledKernels(TorchKernels):
                 x = x.index_select(0, self._rows) if first else self._cut(x).clone()
             self._tensors.append(x)
             self._kept.append((self._columns[name] + self._depth - 1, 1, first and not fleeting))
+
+    def rms_of_outputs(
+        self, outputs: Sequence[tuple[str, torch.Tensor]], *, fleeting: bool = False
+    ) -> None:
+        """See Kernels."""
+        if fleeting:
+            super().rms_of_outputs(outputs, fleeting=True)
+        elif self._open:
+            at, first = self._depth - 1, self._depth == 1
+            for name, x in outputs:
+                self._tensors.append(x)
+                self._kept.append((self._columns[name] + at, 1, first))
 
     def rms_of_chunks(
         self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *, fleeting: bool = False
@@ -400,7 +412,7 @@ class PackedMeter:
             for name, (_, kind, _) in self._layers.items()
         }
         """Further arguments of `packed_masses` for each layer."""
-        self._heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
+        self.heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
 
     def part(self, layer: str, queries: torch.Tensor, mean: Array) -> MassSlot:
         """Return the memory of a layer for chains of one shape; see MassSlot."""
@@ -418,17 +430,10 @@ class PackedMeter:
             by_head=room[:size].reshape(shape),
         )
 
-    def takes(self, batch: int, k: int, context: int) -> bool:
-        """Return whether `batch` chains with up to `context` slots should be measured here."""
-        few = torch.get_num_threads() == 1 or self._scores(batch, k, context) <= MANY_SCORES
+    def takes(self, scores: int) -> bool:
+        """Return whether chains with so many scores of a layer should be measured here."""
+        few = scores <= MANY_SCORES or torch.get_num_threads() == 1
         return self._run is not None and few
-
-    def is_quick(self, batch: int, k: int, context: int) -> bool:
-        """Return whether these chains should be measured at once."""
-        return self._scores(batch, k, context) <= QUICK_SCORES
-
-    def _scores(self, batch: int, k: int, context: int) -> int:
-        return batch * k * self._heads * context
 
     def plan(
         self, wanted: Iterable[MassJob], chains: Chains, *, at_once: bool = False

@@ -109,12 +109,16 @@ class Switch(Protocol):
     """Decides whether a hook runs."""
 
     @property
+    def active(self) -> bool:
+        """Whether a step is being recorded: hooks ask this first, because it is no function."""
+
+    @property
     def should_record(self) -> bool:
         """Whether a hook that fires now must run."""
 
     @property
-    def observe(self) -> Callable[..., Any]:
-        """Function that runs a hook guarded; takes the hook's name, action and arguments."""
+    def observe(self) -> Callable[[tuple[Any, ...]], Any]:
+        """Function that runs a hook guarded; takes a tuple of its name, action and arguments."""
 
 
 def stand_in(owner: Any, name: str, around: Callable[[Any], Callable[..., Any]]) -> Remove:

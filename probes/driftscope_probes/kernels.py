@@ -75,8 +75,9 @@ class Kernels(Protocol):
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
         """Write top-1 probability and entropy (nats) of the softmax of [requests, vocabulary]."""
 
-    def keeps(self, logits: torch.Tensor) -> bool:
-        """Return whether a chain's logits are few enough to be kept until the chain is drafted."""
+    def keeps(self, vocabulary: int) -> bool:
+        """Return whether the logits of the chain that begins, so many for each depth and request,
+        are few enough to be kept until it is drafted."""
 
     @property
     def device_bytes(self) -> int:
@@ -102,8 +103,12 @@ class TorchKernels:
     def __init__(self, buffers: ChainBuffers) -> None:
         self._buffers = buffers
         self._depth = self._batch = 0
+        self._open = False
+        """Whether the depth in progress is recorded."""
+        self._row_numbers = buffers.rows.numpy()
         self._columns = {name: at for name, (at, _) in buffers.layout.columns.items()}
         self._host = buffers.values.numpy()
+        self._rows, self._values = buffers.rows[:0], self._host[:0]
         self._place_cache: dict[tuple[Any, ...], tuple[IntArray, IntArray]] = {}
         """Cached buffer indices (row, column), by batch size and measured states."""
         self._forget()
@@ -111,15 +116,16 @@ class TorchKernels:
     def begin(self, rows: torch.Tensor, position: torch.Tensor) -> None:
         self._forget()
         batch = len(rows)
-        self._batch, self._depth = batch, 0
-        self._rows, self._values = self._buffers.rows[:batch], self._host[:batch]
-        self._rows[:] = rows
+        self._batch, self._depth, self._open = batch, 0, True
+        if batch != len(self._values):
+            self._rows, self._values = self._buffers.rows[:batch], self._host[:batch]
+        self._row_numbers[:batch] = rows.numpy()
         self._values.fill(np.nan)
         self._position = position
 
     def skip(self) -> None:
         if self._batch:
-            self._batch = 0
+            self._batch, self._open = 0, False
             self._forget()
 
     def finish(self) -> None:
@@ -138,6 +144,7 @@ class TorchKernels:
         attention_follows: bool = False,  # noqa: ARG002
     ) -> None:
         self._depth += 1
+        self._open = self._batch > 0 and self._depth <= self._buffers.layout.depths
         if entering is not None:
             self.rms(entering, "in_rms", fleeting=True)
 
@@ -185,13 +192,13 @@ class TorchKernels:
         if not self._open:
             return
         logits = self._cut(logits)
-        if self.keeps(logits):
+        if self.keeps(logits.shape[-1]):
             self._logits.append(logits.clone() if fleeting else logits)
         else:
             self._put_confidence(logits[None], self._depth - 1)
 
-    def keeps(self, logits: torch.Tensor) -> bool:
-        return self._buffers.layout.depths * logits.numel() <= LOGITS_AT_ONCE
+    def keeps(self, vocabulary: int) -> bool:
+        return self._buffers.layout.depths * self._batch * vocabulary <= LOGITS_AT_ONCE
 
     @property
     def device_bytes(self) -> int:
@@ -256,10 +263,6 @@ class TorchKernels:
         for name, values in zip(("top1", "entropy"), _confidence(logits), strict=True):
             at = self._columns[name] + depth
             self._values[:, at : at + len(values)] = values.T
-
-    @property
-    def _open(self) -> bool:
-        return self._batch > 0 and self._depth <= self._buffers.layout.depths
 
     def _wanted(self, x: torch.Tensor) -> torch.Tensor:
         return x.index_select(0, self._rows) if self._depth == 1 else self._cut(x)

@@ -10,7 +10,7 @@ import torch
 
 from driftscope.vocabulary import MASSES
 from driftscope_probes.buffers import Array, ChainBuffers, array_of
-from driftscope_probes.cpu_kernels import MassJob, MassSlot, PackedMeter
+from driftscope_probes.cpu_kernels import QUICK_SCORES, MassJob, MassSlot, PackedMeter
 from driftscope_probes.drafter import AttentionKind, AttentionLayer, Drafter, KeyReader
 from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.sink_search import SLOTS
@@ -146,20 +146,22 @@ class Meter:
         distances: torch.Tensor | None = None,
     ) -> MassPlan | None:
         """Return a plan that replaces `measure` without the interpreter; None if impossible."""
-        batch, k, context = len(step.requests), self._k(step, at), self._context(at)
-        if not self._packed.takes(batch, k, context):
+        batch, rows, chains = len(step.requests), len(at.rows), self._chains(step, at)
+        k = chains.k
+        scores = batch * k * self._packed.heads * self._context(at)
+        if not self._packed.takes(scores):
             return None
-        run_inline, rows = self._packed.is_quick(batch, k, context), len(at.rows)
+        run_inline = scores <= QUICK_SCORES
         wanted = [
             MassJob(
-                self._part(name, batch, rows, k),
+                self._parts.get((name, batch, rows, k)) or self._part(name, batch, rows, k),
                 at.block_tables[name],
                 None if per_head is None else per_head[:, :k, index],
                 None if distances is None else distances[:, :k, index],
             )
             for index, name in enumerate(self._layers)
         ]
-        fill = self._packed.plan(wanted, self._chains(step, at), at_once=run_inline)
+        fill = self._packed.plan(wanted, chains, at_once=run_inline)
         return None if fill is None else MassPlan(fill, run_inline)
 
     def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
@@ -189,7 +191,7 @@ class Meter:
         position = at.position + kind.lead if kind.lead else at.position
         return Chains(
             k=self._k(step, at),
-            position=self._plain(position),
+            position=position.numpy() if self._on_host else position,
             prompt_tokens=at.prompt_tokens
             if self._on_host
             else _to(at.prompt_tokens, self._buffers.device),
@@ -226,11 +228,10 @@ class Meter:
 
     def _part(self, name: str, batch: int, rows: int, k: int) -> MassSlot:
         """Return the MassSlot of a layer for the packed keys' meter."""
-        key = (name, batch, rows, k)
-        if key not in self._parts:
-            room = self._room(name, batch, rows, k)
-            self._parts[key] = self._packed.part(name, room.queries, room.mean)
-        return self._parts[key]
+        room = self._room(name, batch, rows, k)
+        part = self._packed.part(name, room.queries, room.mean)
+        self._parts[name, batch, rows, k] = part
+        return part
 
     def _layer(
         self,

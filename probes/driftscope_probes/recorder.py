@@ -344,7 +344,7 @@ class Recorder:
                 chain.begin(step, chosen, at, self._number)
                 if self._witness is not None:
                     self._witness.choose(step, at)
-                self._switch.active = True
+                self._switch.begin()
                 return
         if self._awake:
             self._awake = False

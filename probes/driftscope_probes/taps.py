@@ -5,8 +5,8 @@ code has captured them, they are also removed during unrecorded steps. On a GPU 
 captures its CUDA graphs, which then replay them; a gate on the device decides whether they write.
 
 Between two forwards on a CPU, a Python function costs more than most of its work, because none of
-it is in the processor's caches. From the third forward of a chain on, hooks therefore only note
-their arguments there, and the kernels run on the notes once the chain is drafted.
+it is in the processor's caches. Hooks therefore only note their arguments there, and the kernels
+run on the notes once the chain is drafted.
 
 Module hooks inside a compiled region silently never fire. The compiler keeps an opaque op with a
 mutated argument, and a CUDA graph records whatever the op launches. The op is registered through a
@@ -23,14 +23,14 @@ import torch
 import wrapt
 
 from driftscope.vocabulary import Execution
-from driftscope_probes.drafter import Drafter
+from driftscope_probes.drafter import Drafter, Remove, stand_in
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels
 
-Remove = Callable[[], None]
-"""Function that removes one installed hook."""
 Hook = Callable[[], Remove]
 """Function that installs one hook."""
+Note = tuple[Any, ...]
+"""Arguments of `Guard.run`: a hook's name, its action, and what it has seen."""
 
 
 class HookSet:
@@ -84,15 +84,14 @@ class HookSwitch:
 
     def __init__(self, guard: Guard, *, in_graph: bool) -> None:
         """`in_graph`: whether CUDA graphs record the taps."""
-        self._run, self._run_all, self._in_graph = guard.run, guard.run_all, in_graph
+        self.run, self._run_all, self._in_graph = guard.run, guard.run_all, in_graph
         self.active = False
         """Whether a step is being recorded."""
-        self.observe: Callable[..., Any] = guard.run
-        """Function that runs a hook, see `observer.Switch`: at once, or deferred by `note`."""
-        self.noting = False
-        """Whether hooks only take notes, from the third forward of the chain in progress on."""
-        self.notes: list[tuple[Any, ...]] = []
-        """Arguments of `Guard.run`, in order."""
+        self.observe: Callable[[Note], Any] = self._run_note
+        """Function that runs a hook, see `drafter.Switch`: at once, or in `flush_notes`."""
+        self.can_note: Callable[[], bool] = bool
+        """Function that returns whether hooks of the chain that begins may only take notes."""
+        self.notes: list[Note] = []
         self.forwards: list[str] = []
         """Execution mode of each forward of the step in progress that Python saw."""
         self._unconditional = in_graph
@@ -110,15 +109,20 @@ class HookSwitch:
         self._unconditional = False
         self.forwards.clear()
         self.notes.clear()  # notes of a chain that was never finished
-        self.observe, self.noting = self._run, False
+        self.observe = self._run_note
 
-    def note(self, *note: Any) -> None:
-        """Keep the arguments of a hook until `flush_notes`."""
-        self.notes.append(note)
+    def begin(self) -> None:
+        """Record the chain that is about to be drafted, after `serving`."""
+        if self.can_note():
+            self.observe = self.notes.append
+        self.active = True
+
+    def _run_note(self, note: Note) -> None:
+        self.run(*note)
 
     def flush_notes(self) -> None:
         """Run the hooks that were noted, after the chain is drafted."""
-        self.observe = self._run
+        self.observe = self._run_note
         if self.notes:
             self._run_all(self.notes)
             self.notes.clear()
@@ -250,12 +254,16 @@ class ForwardObserver:
         self._drafter, self._kernels, self._switch = drafter, kernels, switch
         self._compiled, self._mode = drafter.compiled, drafter.forward_mode
         self._chained, self._outputs = drafter.kind.chained, tuple(drafter.kind.outputs.items())
-        self._aux_norms, self._aux_states = drafter.aux_norms, drafter.aux_states
+        self._one_aux_norm, self._aux_states = len(drafter.aux_norms) == 1, drafter.aux_states
         # Compiled code reuses memory as soon as it can.
         self._logits_change = drafter.samples or drafter.compiled
         stays = not in_graph and not self._logits_change and drafter.device.type == "cpu"
         self._notes_fit = stays and self._chained
         """Whether the tensors that hooks see stay unchanged until the chain is drafted."""
+        self._vocabulary: int | None = None
+        """Number of logits of a row, known after the first chain."""
+        self._later_forward: Note = ("forward_in", self._on_later_forward)
+        switch.can_note = self._can_note
         self._residual: torch.Tensor | None = None
         """Residual stream of the forward in progress, if it stays unchanged until its end."""
         self.aliased_columns: dict[str, str] = {}
@@ -272,32 +280,32 @@ class ForwardObserver:
     def around_forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a forward of the drafter, observed if a hook must run now."""
         switch = self._switch
-        if not switch.should_record:
+        if not (switch.active or switch.should_record):
             return model(*args, **kwargs)
+        forwards = switch.forwards
         # A later depth's input is what the previous depth fed forward: runners copy it.
-        if self._chained and switch.active and len(switch.forwards) > 1:
-            if switch.noting:
-                switch.observe = switch.note
-            switch.observe("forward_in", self._on_later_forward)
-        else:
-            switch.observe("forward_in", self._on_forward_in, args, kwargs)
+        if self._chained and switch.active and forwards:
+            if len(forwards) > 1:
+                forwards.append(forwards[-1])
+            else:
+                switch.run("forward_in", self._see_mode)
+            switch.observe(self._later_forward)
+        else:  # the buffer that holds the input is written again before the chain is drafted
+            switch.run("forward_in", self._on_forward_in, args, kwargs)
         output = model(*args, **kwargs)
         residual, self._residual = self._residual, None
-        switch.observe("forward_out", self._on_forward_out, output, residual)
+        switch.observe(("forward_out", self._on_forward_out, output, residual))
         return output
-
-    def on_attention(self, name: str, query: torch.Tensor, lse: torch.Tensor | None) -> None:
-        """Keep the queries of layer `name`, and its kernel's log-sum-exp if there is one."""
-        self._kernels.copy_query(name, query, lse, fleeting=self._compiled)
 
     def on_residual(self, residual: torch.Tensor) -> None:
         """Observe in compiled code, which may reuse the memory before the forward ends."""
         if self._switch.should_record:
-            self._switch.observe("residual", self._on_fleeting_residual, residual)
+            self._switch.observe(("residual", self._on_fleeting_residual, residual))
 
     def keep_residual(self, residual: torch.Tensor) -> None:
         """Keep the residual stream until the forward ends, which compares it with the outputs."""
-        if self._switch.should_record:
+        switch = self._switch
+        if switch.active or switch.should_record:
             self._residual = residual
 
     def on_logits(self, hidden: Any, logits: Any) -> None:
@@ -305,8 +313,7 @@ class ForwardObserver:
         if logits is not None:
             if isinstance(logits, list):
                 logits = _by_request(logits)
-            if len(self._switch.forwards) == 1:  # do not keep many of them in memory
-                self._switch.noting = self._notes_fit and self._kernels.keeps(logits)
+            self._vocabulary = logits.shape[-1]
             self._kernels.confidence(logits, fleeting=self._logits_change)
 
     def on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
@@ -315,22 +322,28 @@ class ForwardObserver:
         self._kernels.rms_of_chunks(captured, "aux_rms", self._aux_states, fleeting=fleeting)
         self._kernels.rms_of_chunks(combined, "fc_rms", 1, fleeting=fleeting)
 
-    def after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
-        """Measure captured states after their norm `module`."""
-        if self._switch.should_record:
-            self._switch.observe("aux_norm", self._on_aux_norm, module, output)
+    def on_aux_norm(self, number: int, _: Any, normed: torch.Tensor) -> None:
+        """Measure captured states after their norm: there is one over all captured layers, or one
+        for each."""
+        chunks = self._aux_states if self._one_aux_norm else 1
+        self._kernels.rms_of_chunks(normed, "aux_norm_rms", chunks, number, fleeting=self._compiled)
+
+    def _can_note(self) -> bool:
+        """Return whether a chain's tensors stay unchanged, and are few enough to be kept."""
+        few = self._vocabulary is not None and self._kernels.keeps(self._vocabulary)
+        return self._notes_fit and few
+
+    def _see_mode(self) -> None:
+        self._switch.forwards.append(self._mode())
 
     def _on_forward_in(self, args: Any, kwargs: Any) -> None:
-        hidden, forwards = self._hidden(args, kwargs), self._switch.forwards
-        later = self._switch.active and len(forwards) > 0
+        forwards = self._switch.forwards
         forwards.append(forwards[-1] if len(forwards) > 1 else self._mode())
-        entering = None if later and self._chained else hidden
-        self._kernels.advance(entering, attention_follows=forwards[-1] != Execution.FULL)
+        hidden = self._hidden(args, kwargs)
+        self._kernels.advance(hidden, attention_follows=forwards[-1] != Execution.FULL)
 
     def _on_later_forward(self) -> None:
-        forwards = self._switch.forwards
-        forwards.append(forwards[-1])
-        self._kernels.advance(attention_follows=forwards[-1] != Execution.FULL)
+        self._kernels.advance(attention_follows=self._switch.forwards[-1] != Execution.FULL)
 
     def _hidden(self, args: Any, kwargs: Any) -> torch.Tensor | None:
         """Return the hidden states that are input to a forward, a row for each query."""
@@ -367,13 +380,6 @@ class ForwardObserver:
     def _on_fleeting_residual(self, residual: torch.Tensor) -> None:
         self._kernels.rms(residual, "prenorm_rms", fleeting=True)
 
-    def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:
-        norms, states = self._aux_norms, self._aux_states
-        # There is one norm over all captured layers, or one for each.
-        chunks = states if len(norms) == 1 else 1
-        first = 0 if len(norms) == 1 else norms.index(module)
-        self._kernels.rms_of_chunks(normed, "aux_norm_rms", chunks, first, fleeting=self._compiled)
-
 
 def _by_request(heads: list[torch.Tensor]) -> torch.Tensor:
     """Return [B * K, size] from K tensors [B, size], one for each head."""
@@ -398,6 +404,7 @@ class Taps:
         self.hooks = HookSet(removable=not in_graph and not drafter.compiled)
         self.switch = HookSwitch(guard, in_graph=in_graph)
         self.observer = ForwardObserver(drafter, kernels, self.switch, in_graph=in_graph)
+        self._copy_query = functools.partial(kernels.copy_query, fleeting=drafter.compiled)
 
     def attach(self, holder: Any, attribute: str) -> None:
         """Install every hook; the drafter is `attribute` of `holder`, a proposer or speculator."""
@@ -412,21 +419,25 @@ class Taps:
         """Yield the hooks on the drafter's modules."""
         drafter, observer = self._drafter, self.observer
         for name, layer in drafter.layers.items():
-            observe = functools.partial(observer.on_attention, name)
-            yield functools.partial(layer.tap, observe, self.switch)
+            yield functools.partial(
+                layer.tap, functools.partial(self._copy_query, name), self.switch
+            )
         show = observer.on_residual if drafter.compiled else observer.keep_residual
         for norm in drafter.final_norms:
             out = torch.zeros(1, device=drafter.device)
             yield functools.partial(tap_residual, norm, out, show, compiled=drafter.compiled)
         if hasattr(drafter.model, "compute_logits"):
-            yield self._method_hook("compute_logits", observer.on_logits)
+            yield self._after(drafter.model, "compute_logits", observer.on_logits)
         if drafter.aux_states and hasattr(drafter.model, "combine_hidden_states"):
-            yield self._method_hook("combine_hidden_states", observer.on_combined)
-        for norm in drafter.aux_norms:
-            yield functools.partial(_after_forward, norm, observer.after_aux_norm)
+            yield self._after(drafter.model, "combine_hidden_states", observer.on_combined)
+        for number, norm in enumerate(drafter.aux_norms):
+            observe = functools.partial(observer.on_aux_norm, number)
+            yield self._after(norm, "forward", observe, hook="aux_norm")
 
-    def _method_hook(self, name: str, observe: Callable[[Any, Any], None]) -> Hook:
-        return functools.partial(_wrap, self._drafter.model, name, observe, self.switch)
+    def _after(
+        self, owner: Any, name: str, observe: Callable[[Any, Any], None], hook: str = ""
+    ) -> Hook:
+        return functools.partial(_wrap, owner, name, hook or name, observe, self.switch)
 
     def _stand_in(self, holder: Any, attribute: str, model: Any) -> Remove:
         """Replace the drafter by a proxy that calls the observer around each forward."""
@@ -434,21 +445,21 @@ class Taps:
         return lambda: setattr(holder, attribute, model)
 
 
-def _wrap(owner: Any, name: str, observe: Callable[[Any, Any], None], switch: HookSwitch) -> Remove:
-    """Call `observe(argument, result)` after each call of the one-argument method `name`."""
-    original = getattr(owner, name)
+def _wrap(
+    owner: Any, name: str, hook: str, observe: Callable[[Any, Any], None], switch: HookSwitch
+) -> Remove:
+    """Call `observe(argument, result)` after each call of the method `name`, of its first argument.
 
-    @functools.wraps(original)
-    def observed(argument: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(argument, *args, **kwargs)
-        if switch.should_record:
-            switch.observe(name, observe, argument, result)
-        return result
+    A module's own forward hooks take several times as long.
+    """
 
-    setattr(owner, name, observed)
-    return lambda: delattr(owner, name)
+    def around(original: Any) -> Callable[..., Any]:
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if switch.active or switch.should_record:
+                switch.observe((hook, observe, args[0] if args else None, result))
+            return result
 
+        return observed
 
-def _after_forward(module: Any, observe: Callable[..., None]) -> Remove:
-    remove: Remove = module.register_forward_hook(observe).remove
-    return remove
+    return stand_in(owner, name, around)

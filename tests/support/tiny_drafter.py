@@ -451,7 +451,7 @@ class Bench:
         at = batch.on_device()
         self.taps.switch.serving()
         self.kernels.begin(at.rows, at.position)
-        self.taps.switch.active = True
+        self.taps.switch.begin()
         drafts = batch.draft()
         self.noted = len(self.taps.switch.notes)
         self.taps.switch.flush_notes()

@@ -316,14 +316,14 @@ class DrafterTaps:
     def _after(self, module: Any, name: str, action: Callable[[Any, Any], None]) -> Hook:
         def observe(_: Any, arguments: Any, output: Any) -> None:
             if self.switch.should_record:
-                self.switch.observe(name, action, arguments, output)
+                self.switch.observe((name, action, arguments, output))
 
         return functools.partial(_hook, module.register_forward_hook, observe)
 
     def _before(self, module: Any, name: str, action: Callable[[Any, Any], None]) -> Hook:
         def observe(_: Any, arguments: Any, keywords: Any) -> None:
             if self.switch.should_record:
-                self.switch.observe(name, action, arguments, keywords)
+                self.switch.observe((name, action, arguments, keywords))
 
         register = functools.partial(module.register_forward_pre_hook, with_kwargs=True)
         return functools.partial(_hook, register, observe)
@@ -350,7 +350,7 @@ class DrafterTaps:
     def _observe_result(self, _: Any, arguments: Any, keywords: Any, output: Any) -> None:
         if self.switch.should_record:
             given = (*arguments, *keywords.values())
-            self.switch.observe("forward_out", self._on_result, given, output)
+            self.switch.observe(("forward_out", self._on_result, given, output))
 
     def _on_result(self, given: tuple[Any, ...], output: Any) -> None:
         """Put the states of a forward together at its end. SGLang is `given` the tokens, the state

@@ -83,7 +83,7 @@ class SglangAttentionLayer(AttentionLayer):
             def observed(q: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(q, *args, **kwargs)
                 if switch.should_record:
-                    switch.observe("attention", observer, q, None)
+                    switch.observe(("attention", observer, q, None))
                 return result
 
             return observed

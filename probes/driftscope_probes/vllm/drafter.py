@@ -317,12 +317,16 @@ class VllmAttentionLayer(WitnessedLayer):
 
         def around(original: Any) -> Callable[..., Any]:
             def observed(*args: Any, **kwargs: Any) -> Any:
-                if args[meta] is None or not switch.should_record:
+                if args[meta] is None or not (switch.active or switch.should_record):
                     return original(*args, **kwargs)
-                with catch_lse() if _offered else _NO_LSE as caught:
+                if not _offered:  # a context costs more than the hook
+                    result = original(*args, **kwargs)
+                    switch.observe(("attention", observer, args[query], None))
+                    return result
+                with catch_lse() as caught:
                     result = original(*args, **kwargs)
                 lse = caught[-1] if caught else None
-                switch.observe("attention", observer, args[query], lse)
+                switch.observe(("attention", observer, args[query], lse))
                 return result
 
             return observed
@@ -372,7 +376,6 @@ def backend_of(layer: Any) -> str:
 
 _offered = False
 """Whether vLLM's FlashAttention backend has been patched to serve `catch_lse`."""
-_NO_LSE = contextlib.nullcontext[list[torch.Tensor]]([])
 _caught: list[torch.Tensor] | None = None
 """List that receives the log-sum-exp of the attention call in progress; one thread runs a model."""
 

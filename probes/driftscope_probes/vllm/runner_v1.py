@@ -202,7 +202,7 @@ class _ModelCall(DraftCallBase):
             rows=_rows_drafted_from(self.owner, rows, self.k),
             position=self.kwargs["target_positions"].index_select(0, rows).long(),
             block_tables=dict.fromkeys(
-                self.owner._draft_attn_layer_names, common.block_table_tensor[:count]
+                self.owner._draft_attn_layer_names, common.block_table_tensor
             ),
             prompt_tokens=batch.num_prompt_tokens[:count].astype("int64"),
             max_context=int(common.max_seq_len),
@@ -213,8 +213,8 @@ class _ModelCall(DraftCallBase):
         count, rows = self.runner.input_batch.num_reqs, self.kwargs["token_indices_to_sample"]
         if rows is None:
             rows = self.kwargs["common_attn_metadata"].query_start_loc[1 : count + 1] - 1
-        last: torch.Tensor = rows[:count].long()
-        return last
+        last: torch.Tensor = rows if len(rows) == count else rows[:count]
+        return last.long()
 
     def without_graphs(self) -> Any:
         """Run the call on copies of the attention metadata, which `propose` changes in place."""

@@ -21,7 +21,6 @@ from driftscope_probes import settings
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.cpu_kernels import (
     MANY_SCORES,
-    QUICK_SCORES,
     CompiledKernels,
     Job,
     MassJob,
@@ -190,7 +189,7 @@ class Situation:
             bins if self.causal else None,
         )
         meter = PackedMeter({"layer": self.attention(layer)}, DTYPES[self.dtype])
-        assert meter.takes(3, self.k, slots)
+        assert meter.takes(3 * self.k * MASS_HEADS * slots)
         with torch.inference_mode():  # as vLLM's workers do
             room = torch.full((3, DEPTHS, 5), -1.0)
             heads = torch.full((3, self.k, MASS_HEADS, 5), -1.0)
@@ -241,7 +240,7 @@ def test_machine_code_and_torch_agree(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_other_keys_are_left_to_torch(dtype: torch.dtype) -> None:
-    assert not Situation().meter(dtype).takes(1, 1, 1)
+    assert not Situation().meter(dtype).takes(1)
 
 
 def test_so_are_caches_of_another_type_than_the_drafters() -> None:
@@ -256,10 +255,8 @@ def test_so_are_caches_of_another_type_than_the_drafters() -> None:
 def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = Situation().meter(torch.float32)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert meter.takes(1, 1, MANY_SCORES // MASS_HEADS)
-    assert not meter.takes(1, 1, MANY_SCORES // MASS_HEADS + 1)
-    assert meter.is_quick(1, 1, QUICK_SCORES // MASS_HEADS)
-    assert not meter.is_quick(1, 1, QUICK_SCORES // MASS_HEADS + 1)
+    assert meter.takes(MANY_SCORES)
+    assert not meter.takes(MANY_SCORES + 1)
 
 
 def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:

@@ -176,7 +176,9 @@ MAY_WAIT = {
         "buffers": "HostRing.__init__ HostRing.send Landing.fill array_of",
         "cpu_kernels": "CompiledKernels.__init__ CompiledKernels.finish PackedMeter._keys "
         "PackedMeter.part PackedMeter.plan _blocks _floats",
-        "kernels": "TorchKernels.__init__ TorchKernels._measure_states _confidence",
+        "kernels": "TorchKernels.__init__ TorchKernels.begin TorchKernels._measure_states "
+        "_confidence",
+        "meter": "Meter._chains",
         "vllm/drafter": "CpuAttnKeys.score",
     },
     "a number on the host": {

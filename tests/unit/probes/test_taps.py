@@ -112,7 +112,9 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
     drafter = replace(make_drafter(k=5), samples=False)
     noted = Bench(drafter, guard)
     noted.record(Batch(noted.proposer, k=5))
-    assert noted.noted == 3 * 5, "of the third forward and those after it"
+    assert noted.noted == 0, "before it is known how many logits there are"
+    noted.record(Batch(noted.proposer, k=5))
+    assert noted.noted == 1 + 4 + 4 * 5, "of the captured states, the first forward and later ones"
     assert not noted.taps.switch.notes, "or the tensors would last until the next chain"
     noted.taps.detach()
     if not_kept == "sampled":
@@ -120,7 +122,8 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
     else:
         monkeypatch.setattr("driftscope_probes.kernels.LOGITS_AT_ONCE", 0)
     at_once = Bench(drafter, guard)
-    at_once.record(Batch(at_once.proposer, k=5))
+    for _ in range(2):
+        at_once.record(Batch(at_once.proposer, k=5))
     assert at_once.noted == 0
     torch.testing.assert_close(at_once.buffers.values, noted.buffers.values, equal_nan=True)
 

@@ -206,9 +206,10 @@ class Switch:
     """Stands for the taps."""
 
     def __init__(self, *, on: bool = True) -> None:
-        self.should_record, self.hooks = on, []  # type: ignore[var-annotated]
+        self.active, self.should_record, self.hooks = False, on, []  # type: ignore[var-annotated]
 
-    def observe(self, hook: str, action: Callable[..., Any], *args: Any) -> None:
+    def observe(self, note: tuple[Any, ...]) -> None:
+        hook, action, *args = note
         self.hooks.append(hook)
         action(*args)
 
