@@ -162,7 +162,7 @@ class ChainMeasurement:
         at, capture = self._device_step, self.capture
         if at is None or capture is None:
             return
-        queries = len(at.rows) // len(capture.step.requests)
+        queries = at.rows.shape[0] // len(capture.step.requests)
         position = at.position
         position = position if queries == 1 else position.repeat_interleave(queries)
         self.kernels.begin(at.rows, position)
@@ -174,7 +174,8 @@ class ChainMeasurement:
         if at is None or capture is None or self._guard.failed:
             return
         step, batch = capture.step, len(capture.step.requests)
-        queries = len(at.rows) // batch
+        rows = at.rows.shape[0]
+        queries = rows // batch
         self.kernels.finish()
         capture.execution = self._observer.execution(step.k // queries)
         if self.without_masses:
@@ -193,7 +194,7 @@ class ChainMeasurement:
                 plan.fill()
             else:
                 self.masses = plan.fill
-        self.values = self._buffers.values[: len(at.rows)]
+        self.values = self._buffers.values[:rows]
         if self.layout.depths != self._buffers.layout.depths:
             self.values = fold(self.values, batch, self._buffers.layout, self.layout)
 
@@ -242,7 +243,7 @@ class HostTransfer:
         chain, capture, values = self._chain, self._chain.capture, self._chain.values
         if capture is None or values is None:
             return
-        batch = len(values)
+        batch = values.shape[0]
         if chain.masses is None:
             capture.values = self._ring.send(values)
             if chain.has_head_masses:

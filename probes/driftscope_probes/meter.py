@@ -146,7 +146,7 @@ class Meter:
         distances: torch.Tensor | None = None,
     ) -> MassPlan | None:
         """Return a plan that replaces `measure` without the interpreter; None if impossible."""
-        batch, rows, chains = len(step.requests), len(at.rows), self._chains(step, at)
+        batch, rows, chains = len(step.requests), at.rows.shape[0], self._chains(step, at)
         k = chains.k
         scores = batch * k * self._packed.heads * self._context(at)
         if not self._packed.takes(scores):
@@ -184,7 +184,7 @@ class Meter:
         return weights.nanmean(0)
 
     def _k(self, step: DraftStep, at: DeviceStep) -> int:
-        return min(step.k, self._buffers.layout.depths * (len(at.rows) // len(step.requests)))
+        return min(step.k, self._buffers.layout.depths * (at.rows.shape[0] // len(step.requests)))
 
     def _chains(self, step: DraftStep, at: DeviceStep, seen: int = 0) -> Chains:
         kind = self._drafter

@@ -213,7 +213,7 @@ class _ModelCall(DraftCallBase):
         count, rows = self.runner.input_batch.num_reqs, self.kwargs["token_indices_to_sample"]
         if rows is None:
             rows = self.kwargs["common_attn_metadata"].query_start_loc[1 : count + 1] - 1
-        last: torch.Tensor = rows if len(rows) == count else rows[:count]
+        last: torch.Tensor = rows if rows.shape[0] == count else rows[:count]
         return last.long()
 
     def without_graphs(self) -> Any:
