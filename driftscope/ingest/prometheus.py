@@ -54,15 +54,6 @@ _STARTED = "process_start_time_seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """Counters as they increased over a window, and gauges as they are at its end."""
-
-    samples: tuple[Sample, ...]
-    resets: int
-    """Number of times that the counters began again at 0."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Series:
     """One series of an answer, its values in order of time."""
 
@@ -70,23 +61,6 @@ class _Series:
     labels: Mapping[str, str]
     times: tuple[float, ...]
     values: tuple[float, ...]
-
-
-def window_between(
-    metrics: EngineMetrics, before: Iterable[Sample], after: Iterable[Sample], *, restarted: bool
-) -> Window:
-    """Return the increase of counters between two pages of one server.
-
-    If any counter fell or is gone, the server has restarted, and all of its counters are taken as
-    they are after: they cover the time since the restart. `restarted` says that this is known.
-    """
-    old, new = _by_series(before), _by_series(after)
-    reset = restarted or any(
-        series[0] not in metrics.gauges and (series not in new or new[series].value < sample.value)
-        for series, sample in old.items()
-    )
-    grown = [_grown(metrics, sample, None if reset else old.get(s)) for s, sample in new.items()]
-    return Window(samples=tuple(grown), resets=int(reset))
 
 
 def counter_increase(
@@ -99,12 +73,6 @@ def counter_increase(
     steps = list(pairwise(values))
     falls = sum(b < a for a, b in steps)
     return sum(b - a if b >= a else b for a, b in steps), falls
-
-
-def _grown(metrics: EngineMetrics, sample: Sample, old: Sample | None) -> Sample:
-    if old is None or sample.name in metrics.gauges:
-        return sample
-    return replace(sample, value=sample.value - old.value)
 
 
 def _by_series(samples: Iterable[Sample]) -> Mapping[Series, Sample]:
@@ -337,13 +305,25 @@ def ingest_window(before: Path, after: Path) -> tuple[Reader, tuple[Figures, ...
             f"{before}, {after}: pages of {metrics.title} and of {other.title}; a window is the "
             "time between two scrapes of one server"
         )
-    window = window_between(metrics, old, new, restarted=begun != restarted)
+    earlier, later = _by_series(old), _by_series(new)
+    # If any counter fell or is gone, the server has restarted: all of them count from 0 again.
+    reset = begun != restarted or any(
+        name not in metrics.gauges
+        and ((name, labels) not in later or later[name, labels].value < sample.value)
+        for (name, labels), sample in earlier.items()
+    )
+    grown = [
+        sample
+        if reset or sample.name in metrics.gauges or series not in earlier
+        else replace(sample, value=sample.value - earlier[series].value)
+        for series, sample in later.items()
+    ]
     try:
-        page = page_of_samples(metrics, window.samples)
+        page = page_of_samples(metrics, grown)
     except BadPageError as error:
         raise UsageError(f"{after}: {error}") from error
-    period = SINCE_RESTART if window.resets else f"from {before.name} to {after.name}"
-    words = _window_words(metrics, before, reset=window.resets > 0)
+    period = SINCE_RESTART if reset else f"from {before.name} to {after.name}"
+    words = _window_words(metrics, before, reset=reset)
     every = tuple(completed(figures) for figures in figures_of(page, period, words))
     if every[-1].is_empty:
         raise UsageError(f"{before}, {after}: no round was verified between these scrapes")
