@@ -182,10 +182,8 @@ class EngineTelemetry:
         self._before: tuple[float, Snapshot] = (self._started_s, {})
         self._health.set(i.SPANS_LOST, 0)
         self._health.set(i.LISTENER_ERRORS, 0)
-        self._metric_exporter, self._span_exporter = (
-            metric_exporter(settings),
-            span_exporter(settings),
-        )
+        self._metric_exporter = metric_exporter(settings)
+        self._span_exporter = span_exporter(settings)
         self._metrics = Sender(METRICS, self._health, settings.interval_s)
         self._traces = Sender(TRACES, self._health, settings.span_delay_s)
         self._closed = threading.Event()
