@@ -10,7 +10,8 @@ from driftscope.boundary.text import shown as printable
 from driftscope.findings.finding import Finding
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
-from driftscope_reports.terminal import figure_rows, marked
+from driftscope_reports.tables import figure_rows
+from driftscope_reports.terminal import marked
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 

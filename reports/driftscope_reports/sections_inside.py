@@ -13,7 +13,6 @@ from driftscope.analysis.closeup import HEAD_CHAINS
 from driftscope.analysis.figures.results import ByDepth
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import NOTHING, listed, number, percent, times
-from driftscope.analysis.statistics.association import MARGIN as LEAST_RELATION
 from driftscope.analysis.statistics.association import Answer as Relation
 from driftscope.analysis.statistics.association import Association
 from driftscope.analysis.statistics.drift import (
@@ -39,9 +38,7 @@ from driftscope.metrics.acceptance import (
     MEAN_LENGTH,
     WITHIN_REQUEST,
 )
-from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis
-from driftscope.trace.manifest import AUX_FROM_ENGINE
 from driftscope.vocabulary import CHOOSES_LENGTH
 from driftscope_reports.charts import (
     Axis,
@@ -49,7 +46,6 @@ from driftscope_reports.charts import (
     Unit,
     area,
     bars,
-    depths,
     expectation,
     figure,
     heat_rows,
@@ -67,6 +63,7 @@ from driftscope_reports.model import (
     by_run_table,
     shares_by_depth,
 )
+from driftscope_reports.page import part
 
 _Runs = Sequence[RunSummary]
 
@@ -502,8 +499,7 @@ _Lines = Sequence[tuple[int, RunSummary, Sequence[float]]]
 
 
 def _hidden(runs: _Runs) -> list[Picture]:
-    """Return the RMS by depth for each place where it was measured; then the captured target
-    layers."""
+    """Return the RMS by depth for each place where it was measured."""
     out = []
     for field, what, words in _SIZES:
         known = _measured(runs, [getattr(run.hidden, field) for run in runs])
@@ -527,7 +523,7 @@ def _hidden(runs: _Runs) -> list[Picture]:
                     definitions=(what, hidden.GROWTH),
                 )
             )
-    return [*out, *_captured(runs)]
+    return out
 
 
 def _measured(runs: _Runs, values: Sequence[Sequence[float] | None]) -> _Lines:
@@ -535,70 +531,25 @@ def _measured(runs: _Runs, values: Sequence[Sequence[float] | None]) -> _Lines:
     return [(i, run, v) for i, (run, v) in found if v is not None]
 
 
-def _captured(runs: _Runs) -> list[Picture]:
-    """Return the target's layers that the drafter reads, before and after the norms ahead of fc."""
-    drawn = []
-    for i, run in enumerate(runs):
-        names = _captured_names(run)
-        kinds = (("as captured", run.hidden.aux_rms, ""), ("normed", run.hidden.aux_norm_rms, "/"))
-        for words, values, pattern in kinds:
-            if values is not None and len(values) == len(names) and names:
-                drawn.append(bars(f"{run.label}, {words}", names, values, run=i, pattern=pattern))
-    if not drawn:
-        return []
-    spread = [max(v) / min(v) for trace in drawn if (v := [y for y in trace.y if y])]
-    return [
-        Picture(
-            id="hidden-captured",
-            title="The captured target layers differ up to "
-            f"{times(max(spread, default=None))} in size",
-            how="The target layers that the drafter reads, as captured and, if there is one, after "
-            "the norm before its fc. Without a norm the largest layer dominates the others."
-            + _choice(runs),
-            chart=figure(drawn, x_title="target layer", y_title="RMS", axis=Axis.CATEGORY),
-            definitions=(hidden.AUX_RMS,),
-        )
-    ]
-
-
-def _captured_names(run: RunSummary) -> list[str]:
-    """Return the names of the captured states; numbers if the run does not name its layers."""
-    if run.manifest.aux_layers:
-        return [f"layer {layer}" for layer in run.manifest.aux_layers]
-    states = run.hidden.aux_rms or run.hidden.aux_norm_rms or ()
-    return [f"state {at}" for at in depths(states)]
-
-
-def _choice(runs: _Runs) -> str:
-    """Return a sentence on the runs whose layers the engine chose; "" if there are none."""
-    chosen = [run for run in runs if run.manifest.aux_layers_source == AUX_FROM_ENGINE]
-    if not chosen:
-        return ""
-    which = "" if len(chosen) == len(runs) else f" in {listed([run.label for run in chosen])}"
-    return (
-        f" The layers{which} are the engine's default, since the drafter's config names none that "
-        "the engine reads: check that the drafter was trained on them."
-    )
-
-
 # ---- what acceptance goes with
 
 
 def effect(analysis: Analysis) -> Section:
-    """Return what acceptance goes with inside the drafter, and the depths at which chains end."""
+    """Return what acceptance goes with inside the drafter."""
     runs = analysis.runs
-    within = _within_requests(runs)
+    if not any(relation.alone for run in runs for relation in run.within_request):
+        return Section(
+            id="effect",
+            name="What goes with acceptance",
+            missing="Whether acceptance goes with the drafter's inside cannot be told: too little "
+            "was measured inside the drafter.",
+        )
     return Section(
         id="effect",
         name="What goes with acceptance",
-        conclusion=_effect_conclusion(runs) if within else None,
-        lead=CAVEAT if within else None,
-        pictures=[*([within] if within else []), _deaths(runs)],
-        below=[_answers(runs)] if within else (),
-        missing=None
-        if within
-        else "Whether acceptance goes with the drafter's inside cannot be told: too little was "
-        "measured inside the drafter.",
+        conclusion=_effect_conclusion(runs),
+        lead=CAVEAT,
+        below=[_answers(runs), part("opens", "Definition", part("definitions", (WITHIN_REQUEST,)))],
     )
 
 
@@ -611,50 +562,11 @@ def _effect_conclusion(runs: _Runs) -> str:
     return f"{capital('; '.join(named))}."
 
 
-def _within_requests(runs: _Runs) -> Picture | None:
-    """Return the change of acceptance with each measure, as the sentences above state it; None
-    without an estimate."""
-    known = [[r for r in run.within_request if r.alone] for run in runs]
-    if not any(known):
-        return None
-    measures = dict.fromkeys(relation.measure for of_run in known for relation in of_run)
-    drawn = [
-        bars(
-            run.label,
-            [_MEASURES[relation.measure] for relation in relations],
-            [_POINTS * a.per_sd for relation in relations if (a := relation.alone)],
-            run=i,
-            intervals=[scaled(a.interval, _POINTS) for r in relations if (a := r.alone)],
-        )
-        for i, (run, relations) in enumerate(zip(runs, known, strict=True))
-        if relations
-    ]
-    least = _POINTS * LEAST_RELATION
-    return Picture(
-        id="effect-within",
-        title="Where a measure is higher within a request, acceptance changes by",
-        how="Each bar is the change of acceptance for one standard deviation of the measure, "
-        "between draft tokens of one request and one depth, with its 95% interval. Below 0, draft "
-        "tokens are accepted less where the measure is higher; an interval that contains 0 shows "
-        "neither.",
-        chart=figure(
-            drawn,
-            x_title="measure",
-            y_title="points of acceptance",
-            axis=Axis.CATEGORY,
-            from_zero=False,
-            level=0.0,
-            band=Band(low=-least, high=least, text=f"less than {least:g} points: no effect"),
-        ),
-        definitions=(WITHIN_REQUEST, *(DEFINITIONS[name] for name in measures)),
-    )
-
-
 _MEASURES = {
     attention.SELF.name: "attention on the chain",
     hidden.GROWTH.name: "growth of the state",
 }
-"""Names of the measures on an axis."""
+"""Names of the measures."""
 
 
 def _answers(runs: _Runs) -> Markup:
@@ -704,21 +616,3 @@ def _one_sd(relation: WithinRequest) -> str:
     if relation.measure == hidden.GROWTH.name:
         return f"{math.expm1(relation.alone.sd):.0%} more growth"
     return f"{_POINTS * relation.alone.sd:.1f} points of attention"
-
-
-def _deaths(runs: _Runs) -> Picture:
-    drawn, worst = [], []
-    for i, run in enumerate(runs):
-        shares = [n / run.rounds for n in run.acceptance.died]
-        depth = max(range(len(shares)), key=shares.__getitem__)
-        worst.append((depth + 1, percent(shares[depth])))
-        spread = run.spread.get("died", ())
-        drawn.append(bars(run.label, depths(shares), shares, run=i, intervals=spread))
-    return Picture(
-        id="effect-deaths",
-        title=f"Most chains die at {axis_name(runs)} {at_depths(runs, worst)} of all rounds",
-        how="Each bar is the share of all rounds whose first rejected draft token was at this "
-        "depth, with its 95% interval. The rest up to 100% was fully accepted.",
-        chart=shares_by_depth(runs, drawn, "of all rounds"),
-        definitions=(MARGINAL,),
-    )

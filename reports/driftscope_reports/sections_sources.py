@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -19,10 +22,7 @@ from driftscope.analysis.number_words import (
 )
 from driftscope.analysis.replays import (
     BOUNDS,
-    NOT_RECORDED,
     Cell,
-    FileTotals,
-    ReplayComparison,
     ReplaySummary,
 )
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -52,42 +52,52 @@ from driftscope.trace.manifest import (
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_reports.model import Section, table
 from driftscope_reports.page import part
-from driftscope_reports.terminal import replay_length, replay_ratio
+from driftscope_reports.tables import (
+    CELL_COLUMNS,
+    SENDER_COLUMNS,
+    SUM_COLUMNS,
+    VERSUS_COLUMNS,
+    Columns,
+    head_of,
+    rows_of,
+)
 
+_Shown = tuple[int, RunSummary, NamedRequest]
+"""A request with its run and the run's index."""
 _WORDS = 3
-_HEAD = (
-    "request",
-    "label",
-    "run",
-    "tokens per round",
-    "rounds",
-    "growth",
-    "on the chain, depth K",
-    "prompt",
-    "output",
-    "time per token",
-    "time to first",
-    "temperature",
-    "accepted by round",
+_COLUMNS: Columns = (
+    ("request", lambda shown: _request_name(*shown)),
+    ("label", lambda shown: shown[2].label),
+    ("run", lambda shown: shown[1].label),
+    ("tokens per round", lambda shown: number(shown[2].mean_length)),
+    ("rounds", lambda shown: f"{shown[2].rounds:,}"),
+    ("growth", lambda shown: times(shown[2].growth)),
+    ("on the chain, depth K", lambda shown: percent(shown[2].self_mass)),
+    ("prompt", lambda shown: _count(shown[2].prompt_tokens)),
+    ("output", lambda shown: _count(shown[2].output_tokens)),
+    ("time per token", lambda shown: milliseconds(shown[2].tpot_s)),
+    ("time to first", lambda shown: milliseconds(shown[2].ttft_s)),
+    ("temperature", lambda shown: number(shown[2].temperature)),
+    ("accepted by round", lambda shown: part("code", shown[2].accepted)),
 )
 
 
 def requests(analysis: Analysis) -> Section:
     """Return a table of the worst and the best, which the page's script can search and expand."""
     runs = analysis.runs
-    if not any(run.closeup and run.closeup.named for run in runs):
-        return Section(
-            id="requests", name="Requests", missing="Not applicable: no request has a round."
-        )
-    named = [request for run in runs if run.closeup for request in run.closeup.named]
-    lengths = sorted(request.mean_length for request in named)
-    rows = [
-        _request_row(i, run, request)
+    named = [
+        (i, run, request)
         for i, run in enumerate(runs)
         if run.closeup
         for request in run.closeup.named
     ]
-    kept = [at for at in range(len(_HEAD)) if _tells(_HEAD[at], [row[at] for row in rows])]
+    if not named:
+        return Section(
+            id="requests", name="Requests", missing="Not applicable: no request has a round."
+        )
+    lengths = sorted(request.mean_length for *_, request in named)
+    rows = rows_of(_COLUMNS, named)
+    kept = [at for at, (head, _) in enumerate(_COLUMNS) if _tells(head, [row[at] for row in rows])]
     return Section(
         id="requests",
         name="Requests",
@@ -97,7 +107,7 @@ def requests(analysis: Analysis) -> Section:
         below=[
             part("search"),
             table(
-                [_HEAD[at] for at in kept],
+                [_COLUMNS[at][0] for at in kept],
                 [[row[at] for at in kept] for row in rows],
                 words=sum(at < _WORDS for at in kept),
                 caption="Requests, worst acceptance first",
@@ -155,26 +165,11 @@ def _tells(name: str, cells: list[str]) -> bool:
     return any(cell != NOTHING for cell in cells)
 
 
-def _request_row(index: int, run: RunSummary, request: NamedRequest) -> list[str]:
-    opened = [o.request for o in run.closeup.opened] if run.closeup else []
+def _request_name(index: int, run: RunSummary, request: NamedRequest) -> str:
+    """Return the name of a request, a button if it can be opened."""
+    opened = [shown.request for shown in run.closeup.opened] if run.closeup else []
     name = request.request
-    if name in opened:
-        name = part("open_button", name, index, opened.index(name))
-    return [
-        name,
-        request.label,
-        run.label,
-        number(request.mean_length),
-        f"{request.rounds:,}",
-        times(request.growth),
-        percent(request.self_mass),
-        _count(request.prompt_tokens),
-        _count(request.output_tokens),
-        milliseconds(request.tpot_s),
-        milliseconds(request.ttft_s),
-        number(request.temperature),
-        part("code", request.accepted),
-    ]
+    return part("open_button", name, index, opened.index(name)) if name in opened else name
 
 
 def _count(value: int | None) -> str:
@@ -183,38 +178,15 @@ def _count(value: int | None) -> str:
 
 # ---- replays
 
-_CELLS = (
-    "replay",
-    "condition",
-    "load",
-    "answered",
-    "acceptance length",
-    "to baseline",
-    "time per token",
-    "to baseline",
-    "tokens/s per user",
-    "tokens/s in total",
-    "time to first token",
-)
-_SUMS = ("replay", "condition", "period", "K", "rounds", "verified", "accepted", "by depth")
-_MEMORY = (
-    "replay",
-    "KV cache, tokens",
-    "requests at full length",
-    "drafter's weights",
-    "peak GPU memory",
-    "GPU power",
-    "matched with the probe",
-    "first token outside the engine",
-)
-_VERSUS = (
-    "replay",
-    "against",
-    "condition",
-    "load",
-    "acceptance length",
-    "time per token",
-    "same text",
+_MEMORY: Columns = (
+    ("replay", lambda run: run.label),
+    ("KV cache, tokens", lambda run: _count(_server(run).get("kv_tokens"))),
+    ("requests at full length", lambda run: _at_full_length(_server(run))),
+    ("drafter's weights", lambda run: _mib(run.manifest.workload.get("drafter_bytes"))),
+    ("peak GPU memory", lambda run: _mib(run.gpu_used_bytes)),
+    ("GPU power", lambda run: f"{run.gpu_power_w:,.0f} W" if run.gpu_power_w else NOTHING),
+    ("matched with the probe", lambda run: _count(run.joined or None)),
+    ("first token outside the engine", lambda run: milliseconds(run.outside_s)),
 )
 
 
@@ -222,10 +194,14 @@ def replays(analysis: Analysis) -> Section | None:
     """Return tables of every replay; None without one."""
     if not analysis.senders:
         return None
+    cells = [cell for run in analysis.senders for cell in run.cells]
+    outcomes = [name for name in OUTCOME_WORDS if any(name in cell.outcomes for cell in cells)]
+    of_fleets = any(run.rollups for run in analysis.senders)
+    columns = (*CELL_COLUMNS, *SENDER_COLUMNS)
     known = [run.planned for run in analysis.senders if run.planned is not None]
     answered = sum(run.ended.get("answered", 0) for run in analysis.senders)
     sentences = [f"The client recorded {answered:,} answers to {sum(known):,} requests."]
-    if any(cell.totals for run in analysis.senders for cell in run.cells):
+    if any(cell.totals for cell in cells):
         sentences.append(
             "Sums of another tool's file have no rows of single requests; an interval is made of "
             f"{BOUNDS}."
@@ -240,13 +216,29 @@ def replays(analysis: Analysis) -> Section | None:
                 for run in analysis.senders
             ),
             part("paragraph", _HOW, "how", head="How to read this:"),
-            _cells(analysis),
-            _sums(analysis),
-            _outcomes(analysis),
-            _compared(analysis.versus),
+            _of_cells(
+                analysis,
+                [(h.replace("baseline", "the others") if of_fleets else h, c) for h, c in columns],
+                "Replays by condition and load",
+            ),
+            _of_cells(analysis, SUM_COLUMNS, "Sums of other tools' files", lambda c: c.totals),
+            _of_cells(
+                analysis,
+                (*CELL_COLUMNS[:2], *((OUTCOME_WORDS[n], partial(_share, n)) for n in outcomes)),
+                "Outcomes of the answers",
+                lambda cell: cell.outcomes,
+            ),
             table(
-                _MEMORY,
-                [_memory_row(run) for run in analysis.senders],
+                head_of(VERSUS_COLUMNS),
+                rows_of(VERSUS_COLUMNS, analysis.versus),
+                words=3,
+                caption="Replays of the same prompts",
+            )
+            if analysis.versus
+            else None,
+            table(
+                head_of(_MEMORY),
+                rows_of(_MEMORY, analysis.senders),
                 caption="Memory, and matching with the probe",
             ),
             part("opens", "Definitions", part("definitions", _DEFINITIONS)),
@@ -271,115 +263,39 @@ _DEFINITIONS = (
 )
 
 
-def _cells(analysis: Analysis) -> Markup:
+def _of_cells(
+    analysis: Analysis,
+    columns: Columns,
+    caption: str,
+    chosen: Callable[[Cell], object] = bool,
+) -> Markup | None:
+    """Return a table of those conditions of the replays that are `chosen`; None without one."""
     rows = [
-        [
-            run.label,
-            cell.condition,
-            cell.load,
-            _answered(cell),
-            replay_length(cell),
-            replay_ratio(cell.length_ratio),
-            milliseconds(cell.tpot_s),
-            replay_ratio(cell.tpot_ratio),
-            number(cell.per_user, 1),
-            number(cell.throughput, 1),
-            milliseconds(cell.ttft_s),
-        ]
+        [run.label, *row]
         for run in analysis.senders
-        for cell in run.cells
-    ]
-    of_fleets = any(run.rollups for run in analysis.senders)
-    head = [name.replace("baseline", "the others") if of_fleets else name for name in _CELLS]
-    return table(head, rows, words=2, caption="Replays by condition and load", sortable=True)
-
-
-def _answered(cell: Cell) -> str:
-    if cell.answered is not None and cell.requests is not None:
-        return f"{cell.answered:,} of {cell.requests:,}"
-    return NOT_RECORDED if cell.requests is None else f"{cell.requests:,} requests"
-
-
-def _sums(analysis: Analysis) -> Markup | None:
-    """Return the sums of other tools' files; None if there are none."""
-    rows = [
-        [run.label, cell.condition, *_figures(cell.totals)]
-        for run in analysis.senders
-        for cell in run.cells
-        if cell.totals is not None
+        for row in rows_of(columns, filter(chosen, run.cells))
     ]
     if not rows:
         return None
-    return table(_SUMS, rows, words=3, caption="Sums of other tools' files")
+    return table(["replay", *head_of(columns)], rows, words=2, caption=caption, sortable=True)
 
 
-def _figures(sums: FileTotals) -> list[str]:
-    depths = sums.marginal
-    return [
-        sums.period,
-        *(
-            (NOT_RECORDED if n is None else f"{n:,}")
-            for n in (sums.k, sums.rounds, sums.verified, sums.accepted)
-        ),
-        NOT_RECORDED if depths is None else " ".join(number(rate) for rate in depths),
-    ]
-
-
-def _outcomes(analysis: Analysis) -> Markup | None:
-    shown = [
-        name
-        for name in OUTCOME_WORDS
-        if any(name in cell.outcomes for run in analysis.senders for cell in run.cells)
-    ]
-    if not shown:
-        return None
-    rows = [
-        [run.label, cell.condition, cell.load, *(_share(cell, name) for name in shown)]
-        for run in analysis.senders
-        for cell in run.cells
-    ]
-    head = ["replay", "condition", "load", *(OUTCOME_WORDS[name] for name in shown)]
-    return table(head, rows, words=2, caption="Outcomes of the answers")
-
-
-def _share(cell: Cell, name: str) -> str:
+def _share(name: str, cell: Cell) -> str:
     counts = cell.outcomes.get(name)
     return NOTHING if counts is None else f"{percent(counts[0] / counts[1])} of {counts[1]:,}"
 
 
-def _compared(pairs: tuple[ReplayComparison, ...]) -> Markup | None:
-    if not pairs:
-        return None
-    rows = [
-        [
-            pair.other,
-            pair.first,
-            pair.condition,
-            pair.load,
-            replay_ratio(pair.length_ratio),
-            replay_ratio(pair.tpot_ratio),
-            percent(pair.same_text[0] / pair.same_text[1]) if pair.same_text[1] else NOTHING,
-        ]
-        for pair in pairs
-    ]
-    return table(_VERSUS, rows, words=3, caption="Replays of the same prompts")
+def _server(run: ReplaySummary) -> dict[str, Any]:
+    return run.manifest.workload.get("server") or {}
 
 
-def _memory_row(run: ReplaySummary) -> list[str]:
-    workload = run.manifest.workload
-    server = workload.get("server") or {}
+def _at_full_length(server: dict[str, Any]) -> str:
     tokens, longest = server.get("kv_tokens"), server.get("max_model_len")
-    weights = workload.get("drafter_bytes")
-    return [
-        run.label,
-        f"{tokens:,}" if tokens else NOTHING,
-        number(tokens / longest, 1) if tokens and longest else NOTHING,
-        f"{weights / 2**20:,.1f} MiB" if weights else NOTHING,
-        f"{run.gpu_used_bytes / 2**30:,.1f} GiB" if run.gpu_used_bytes else NOTHING,
-        f"{run.gpu_power_w:,.0f} W" if run.gpu_power_w else NOTHING,
-        f"{run.joined:,}" if run.joined else NOTHING,
-        milliseconds(run.outside_s),
-    ]
+    return number(tokens / longest, 1) if tokens and longest else NOTHING
+
+
+def _mib(size: int | None) -> str:
+    return f"{size / 2**20:,.1f} MiB" if size else NOTHING
 
 
 # ---- provenance

@@ -24,9 +24,9 @@ from driftscope.analysis.closeup import (
     Timeline,
 )
 from driftscope.analysis.figures.results import Latency
-from driftscope.analysis.number_words import listed, milliseconds, percent
+from driftscope.analysis.number_words import NOTHING, listed, milliseconds, percent
 from driftscope.analysis.policies import threshold_words
-from driftscope.analysis.statistics.intervals import Interval, difference
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case
 from driftscope.findings.finding import capital
@@ -47,7 +47,7 @@ from driftscope_reports.charts import (
 )
 from driftscope_reports.model import Picture, Section, about, by_run, by_run_table, table
 from driftscope_reports.page import part
-from driftscope_reports.terminal import POLICY_HEAD, policy_cells
+from driftscope_reports.tables import POLICY_COLUMNS, head_of, rows_of
 
 _Runs = Sequence[RunSummary]
 
@@ -115,18 +115,15 @@ def speed(analysis: Analysis) -> Section:
         words = threshold_words(case.advice.policies, case.advice.held_out)
         name = f"{case.run.label}: " if len(analysis.cases) > 1 else ""
         made += [part("paragraph", f"{name}{capital(words)}.")] if words else []
-        rows = [list(policy_cells(policy)) for policy in case.advice.policies]
         caption = f"{name}What other policies would have served"
-        made.append(table(POLICY_HEAD, rows, caption=caption))
+        rows = rows_of(POLICY_COLUMNS, case.advice.policies)
+        made.append(table(head_of(POLICY_COLUMNS), rows, caption=caption))
     return Section(
         id="speed",
         name="Speed",
         lead=_speed_lead(runs, baseline),
         pictures=pictures,
-        below=[
-            *([_means(runs, baseline)] if any(run.closeup for run in runs) else []),
-            *made,
-        ],
+        below=made,
         affects=("speed",),
         missing=None if pictures else "No durations were recorded: not applicable.",
     )
@@ -137,26 +134,7 @@ def _speed_lead(runs: _Runs, baseline: Baseline | None) -> str:
     means = f"Mean time per output token: {by_run(runs, parts)}."
     if baseline is None:
         return means
-    against = "; ".join(_against(run, baseline, len(runs)) for run in runs)
-    return f"{means} The {baseline.label} takes {milliseconds(baseline.latency.tpot_s)}: {against}."
-
-
-def _against(run: RunSummary, baseline: Baseline, runs: int) -> str:
-    a, b = baseline.latency, run.latency
-    name = run.label if runs > 1 else "this run"
-    if a.tpot_s is None or b.tpot_s is None or not (a.tpot_s_interval and b.tpot_s_interval):
-        return f"{name} cannot be compared with it"
-    interval = difference(b.tpot_s, b.tpot_s_interval, a.tpot_s, a.tpot_s_interval)
-    if interval is None:
-        return f"{name} cannot be compared with it"
-    if not interval.excludes_zero():
-        return f"{name} shows no clear difference from it"
-    change = b.tpot_s - a.tpot_s
-    ends = sorted(map(abs, (interval.low, interval.high)))
-    return (
-        f"{name} is {milliseconds(abs(change))} {'faster' if change < 0 else 'slower'} "
-        f"(95% interval {milliseconds(ends[0])} to {milliseconds(ends[1])})"
-    )
+    return f"{means} The {baseline.label} takes {milliseconds(baseline.latency.tpot_s)}."
 
 
 _Predicted = tuple[int, RunSummary, Advice]
@@ -291,27 +269,6 @@ def _distributions(runs: _Runs, baseline: Baseline | None) -> list[Picture]:
     return out
 
 
-def _means(runs: _Runs, baseline: Baseline | None) -> Markup:
-    known = [(run.label, run.closeup.durations) for run in runs if run.closeup]
-    if baseline is not None:
-        known.append((baseline.label, baseline.durations))
-    rows = [
-        [
-            label,
-            words,
-            f"{d.count:,}",
-            milliseconds(d.mean_s),
-            milliseconds(d.quantiles_s[len(AT) // 2]),
-            milliseconds(d.p99_s),
-        ]
-        for name, words, *_ in _DURATIONS
-        for label, durations in known
-        if (d := durations.get(name)) is not None
-    ]
-    head = ["run", "duration", "counted", "mean", "median", "99th percentile"]
-    return by_run_table(head, rows, caption="Durations", runs=len(known))
-
-
 # ---- time axes
 
 _UNITS = ((3600.0, "hours"), (60.0, "minutes"))
@@ -344,17 +301,6 @@ _REASONS = {
     UndraftedReason.CONFIDENCE: "cut for low confidence",
     UndraftedReason.NO_DRAFT: "the drafter returned none",
 }
-_SHORT = {
-    ACCEPTED: "kept",
-    REJECTED: "rejected",
-    UndraftedReason.K_ZERO: "K = 0",
-    UndraftedReason.CONTEXT_LIMIT: "context",
-    UndraftedReason.STRUCTURED_OUTPUT: "grammar",
-    UndraftedReason.PREEMPTED: "preempt",
-    UndraftedReason.TOKEN_BUDGET: "budget",
-    UndraftedReason.NO_DRAFT: "none",
-}
-"""Names short enough for an axis."""
 ON_PURPOSE = " (on purpose)"
 
 
@@ -394,11 +340,6 @@ def outcome_words(name: str) -> str:
     return f"no draft: {reason}{ON_PURPOSE if deliberate(name) else ''}"
 
 
-def short_outcome(name: str) -> str:
-    """Return a name short enough for an axis."""
-    return _SHORT.get(name, name.replace("_", " "))
-
-
 def _look(name: str, order: Sequence[str]) -> tuple[str, str]:
     """Return the colour and the fill pattern of an outcome's bars."""
     if name == ACCEPTED:
@@ -420,13 +361,12 @@ def fallback(analysis: Analysis) -> Section:
         for i, run in enumerate(runs)
         if run.closeup and run.closeup.timeline
     ]
-    overlaid = [_shares(runs), *_over_time(timed)] if len(runs) > 1 else []
     return Section(
         id="fallback",
         name="Fallback",
         conclusion=_fallback_conclusion(runs),
         lead=_TWO if any(run.fallback.undrafted for run in runs) else None,
-        pictures=[*overlaid, *(_timeline(*outcome, runs) for outcome in timed)],
+        pictures=[_timeline(*outcome, runs) for outcome in timed],
         below=[_counts(runs)],
         affects=("fallback",),
     )
@@ -443,82 +383,6 @@ def _fallback_conclusion(runs: _Runs) -> str:
         return f"{words}; every step had a draft."
     undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
     return f"{words}, and {undrafted} had no draft."
-
-
-def _shares(runs: _Runs) -> Picture:
-    """Return all runs side by side, in total."""
-    names = outcomes_of(runs)
-    drawn = []
-    for i, run in enumerate(runs):
-        known = [outcome_share(run, name) for name in names]
-        drawn.append(
-            bars(
-                run.label,
-                [short_outcome(name) for name in names],
-                [value for value, _ in known],
-                run=i,
-                intervals=[spread for _, spread in known],
-            )
-        )
-    useful = by_run(runs, [percent(outcome_share(run, ACCEPTED)[0]) for run in runs])
-    return Picture(
-        id="fallback-shares",
-        title=f"At least one draft token was accepted in {useful} of the decode steps",
-        how="Each group of bars is one outcome of decode steps, as a share of all decode steps of "
-        "a run, with 95% intervals. The first outcome is what speculation is for; the others save "
-        "nothing.",
-        chart=figure(
-            drawn,
-            x_title="outcome of a decode step",
-            y_title="of all decode steps",
-            axis=Axis.CATEGORY,
-            unit=Unit.SHARE,
-        ),
-        definitions=_DEFINITIONS,
-    )
-
-
-_TOGETHER = 4
-"""Number of timeline windows that form one point over time: fewer steps vary mostly by chance."""
-_Timed = tuple[int, RunSummary, Timeline]
-
-
-def _over_time(timed: Sequence[_Timed]) -> list[Picture]:
-    """Return the share of steps that kept a drafted token, each run from its own start; [] for
-    fewer than two runs with a timeline."""
-    if len(timed) < 2:
-        return []
-    seconds, unit = unit_of(max(t.window_s * len(t.steps[ACCEPTED]) for _, _, t in timed))
-    return [
-        Picture(
-            id="fallback-over-time",
-            title="Outcomes over time, each run from its own start",
-            how="The share of decode steps in which at least one draft token was accepted. Where "
-            "one run falls and the other does not, look for the reason in the timelines below.",
-            chart=figure(
-                [_kept(*outcome, seconds) for outcome in timed],
-                x_title=f"{unit} since the start",
-                y_title="of the decode steps",
-                axis=Axis.NUMBER,
-                unit=Unit.SHARE,
-            ),
-            definitions=_DEFINITIONS,
-            note=f"Each point covers {_TOGETHER} of the {len(timed[0][2].steps[ACCEPTED])} windows "
-            "below.",
-        )
-    ]
-
-
-def _kept(index: int, run: RunSummary, timeline: Timeline, seconds: float) -> Any:
-    starts = range(0, len(timeline.steps[ACCEPTED]), _TOGETHER)
-    kept = [sum(timeline.steps[ACCEPTED][at : at + _TOGETHER]) for at in starts]
-    totals = [sum(sum(n[at : at + _TOGETHER]) for n in timeline.steps.values()) for at in starts]
-    return line(
-        run.label,
-        [n / total if total else None for n, total in zip(kept, totals, strict=True)],
-        x=[(at + _TOGETHER / 2) * timeline.window_s / seconds for at in starts],
-        run=index,
-    )
 
 
 def _timeline(index: int, run: RunSummary, timeline: Timeline, runs: _Runs) -> Picture:
@@ -575,17 +439,22 @@ def _length(seconds: float) -> str:
 
 def _counts(runs: _Runs) -> Markup:
     """Return a table of outcomes, with the runs below each other for each outcome."""
-    rows = []
-    for name in outcomes_of(runs):
-        for i, run in enumerate(runs):
-            rows.append(_count_row(i, run, outcome_words(name), outcome_share(run, name)[0]))
+    outcomes = [
+        (outcome_words(name), i, run, *outcome_share(run, name))
+        for name in outcomes_of(runs)
+        for i, run in enumerate(runs)
+    ]
     if not any(run.fallback.undrafted for run in runs):
-        rows += [_count_row(i, run, "no draft", 0.0) for i, run in enumerate(runs)]
-    head = ["run", "decode step", "share", "steps"]
+        outcomes += [("no draft", i, run, 0.0, None) for i, run in enumerate(runs)]
+    rows = [
+        [
+            run.label,
+            words,
+            part("share_bar", percent(share), f"{100 * (share or 0.0):.1f}%", i % 6),
+            NOTHING if spread is None else f"{percent(spread.low)} to {percent(spread.high)}",
+            f"{round((share or 0.0) * run.fallback.steps):,}",
+        ]
+        for words, i, run, share, spread in outcomes
+    ]
+    head = ["run", "decode step", "share", "95% interval", "steps"]
     return by_run_table(head, rows, caption="Decode steps by outcome", runs=len(runs))
-
-
-def _count_row(index: int, run: RunSummary, words: str, share: float | None) -> list[str]:
-    known = share or 0.0
-    bar = part("share_bar", percent(share), f"{100 * known:.1f}%", index % 6)
-    return [run.label, words, bar, f"{round(known * run.fallback.steps):,}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,23 +13,23 @@ from driftscope.analysis.circumstances import Group
 from driftscope.analysis.closeup import Timeline
 from driftscope.analysis.figures.change_points import ChangePoint, Changes
 from driftscope.analysis.figures.requests import UNLABELLED
+from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import (
     NOTHING,
     between,
     count,
     listed,
-    milliseconds,
     number,
-    percent,
-    times,
 )
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.finding import capital
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.pipeline import Analysis
 from driftscope_reports.charts import Axis, Mark, bars, figure, line, points
 from driftscope_reports.model import Picture, Section, by_run_table, table
 from driftscope_reports.sections_speed import clock, moment, unit_of
+from driftscope_reports.tables import INSIDE_SEGMENTS, SEGMENT_COLUMNS, head_of, rows_of
 
 _Runs = Sequence[RunSummary]
 
@@ -44,13 +44,12 @@ def where(analysis: Analysis) -> Section:
     runs = analysis.runs
     labelled = any(segment.label != UNLABELLED for run in runs for segment in run.segments)
     rest = sum(max(len(run.segments) - MAX_SEGMENTS, 0) for run in runs)
-    drawn = [p for kind in circumstances(runs) if (p := _by_circumstance(runs, kind))]
     missing = f"{rest:,} smaller segments are left out." if rest else None
     return Section(
         id="where",
         name="Where",
         lead=_lead(runs) if labelled else None,
-        pictures=[*_over_time(runs), *drawn],
+        pictures=[*_over_time(runs), *_by_circumstance(runs)],
         below=[_segments(runs)] if labelled else (),
         affects=("segments",),
         missing=missing if labelled else _NO_LABEL,
@@ -99,50 +98,22 @@ def _split_by(runs: _Runs) -> str:
     return " or ".join("workload label" if way == "label" else way for way in ways)
 
 
+def _by_size(segments: Sequence[Segment]) -> list[Segment]:
+    """Return segments, those with most rounds first."""
+    return sorted(segments, key=lambda segment: (-segment.rounds, segment.label))
+
+
 def _segments(runs: _Runs) -> Markup:
+    columns = ((_split_by(runs), lambda s: s.label), *SEGMENT_COLUMNS, *INSIDE_SEGMENTS)
     rows = [
-        [
-            run.label,
-            segment.label,
-            f"{segment.requests:,}",
-            f"{segment.rounds:,}",
-            number(segment.mean_length),
-            percent(segment.reach),
-            times(segment.growth),
-            percent(segment.self_mass),
-            milliseconds(segment.tpot_s),
-            milliseconds(segment.ttft_s),
-        ]
+        [run.label, *row]
         for run in runs
-        for segment in sorted(run.segments, key=lambda s: (-s.rounds, s.label))[:MAX_SEGMENTS]
+        for row in rows_of(columns, _by_size(run.segments)[:MAX_SEGMENTS])
     ]
-    head = [
-        "run",
-        _split_by(runs),
-        "requests",
-        "rounds",
-        "acceptance length",
-        "accepted to depth K",
-        "growth of hidden state",
-        "attention on the chain, depth K",
-        "time per token",
-        "time to first token",
-    ]
+    head = ["run", *head_of(columns)]
     return by_run_table(head, rows, caption="Segments of the workload", runs=len(runs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstance:
-    """What the rounds of a run are grouped by."""
-
-    field: str
-    """Name of the groups in `RunSummary.groups`; SEGMENTS for the segments of a run."""
-    words: str
-    x_title: str
-    differ_in: str
-
-
-SEGMENTS = "segments"
 _CIRCUMSTANCES = (
     ("context", "Context length", "tokens of context, from", "how long the context was"),
     ("batch", "Batch size", "requests in the step", "how many requests were in the step"),
@@ -153,80 +124,64 @@ _CIRCUMSTANCES = (
     ("copied", "Copied text", "drafted text", "whether the text repeats an earlier passage"),
     ("finish", "How requests end", "finish reason", "how the request ended"),
 )
+"""Name of the groups in `RunSummary.groups`, heading, name of the axis, and what groups differ
+in."""
 ENOUGH = 5
 """Fewest requests with which a group is drawn: with fewer, the interval is uninformative."""
-_RunGroups = tuple[int, str, Sequence[Group]]
 
 
-def circumstances(runs: _Runs) -> list[Circumstance]:
-    """Return everything that rounds are grouped by, the criterion of the segments first."""
+def _by_circumstance(runs: _Runs) -> Iterator[Picture]:
+    """Yield a picture of the segments, and of every circumstance in which some run has more than
+    one group."""
     split = _split_by(runs)
-    rows = ((SEGMENTS, split[:1].upper() + split[1:], split, f"its {split}"), *_CIRCUMSTANCES)
-    return [
-        Circumstance(field=field, words=words, x_title=x_title, differ_in=differ_in)
-        for field, words, x_title, differ_in in rows
+    largest = [_by_size(run.segments)[:_DRAWN] for run in runs]
+    yield from _groups_drawn(runs, largest, "segments", capital(split), split, f"its {split}")
+    for field, *words in _CIRCUMSTANCES:
+        yield from _groups_drawn(runs, [getattr(r.groups, field) for r in runs], field, *words)
+
+
+def _groups_drawn(
+    runs: _Runs,
+    whole: Sequence[Sequence[Group | Segment]],
+    field: str,
+    words: str,
+    x_title: str,
+    differ_in: str,
+) -> Iterator[Picture]:
+    """Yield the picture of the groups of each run; none if no run has two of enough requests."""
+    drawn = [
+        [(_name(g), g.mean_length, g.mean_length_interval) for g in groups if _is_drawn(g)]
+        for groups in whole
     ]
-
-
-def groups_of(run: RunSummary, circumstance: Circumstance) -> Sequence[Group]:
-    """Return the groups of a run; of its segments, the largest ones."""
-    if circumstance.field != SEGMENTS:
-        groups: Sequence[Group] = getattr(run.groups, circumstance.field)
-        return groups
-    return [
-        Group(
-            name=segment.label,
-            requests=segment.requests,
-            rounds=segment.rounds,
-            mean_length=segment.mean_length,
-            mean_length_interval=segment.mean_length_interval,
-            marginal=(),
-            marginal_interval=None,
-        )
-        for segment in sorted(run.segments, key=lambda s: (-s.rounds, s.label))[:_DRAWN]
-        if segment.mean_length is not None
-    ]
-
-
-def _by_circumstance(runs: _Runs, circumstance: Circumstance) -> Picture | None:
-    """Return the picture of a circumstance in which some run has more than one group."""
-    words = circumstance.words
-    whole = [(i, run.label, groups_of(run, circumstance)) for i, run in enumerate(runs)]
-    drawn = [(i, label, [g for g in groups if g.requests >= ENOUGH]) for i, label, groups in whole]
-    drawn = [(i, label, groups) for i, label, groups in drawn if groups]
-    if max((len(groups) for _, _, groups in drawn), default=0) < 2:
-        return None
-    small = sum(g.requests < ENOUGH for _, _, groups in whole for g in groups)
-    rows = [
-        [
-            label,
-            group.name,
-            f"{group.requests:,}",
-            f"{group.rounds:,}",
-            number(group.mean_length),
-            f"{ends.low:.2f} to {ends.high:.2f}" if (ends := group.mean_length_interval) else "–",
-        ]
-        for _, label, groups in whole
-        for group in groups
-    ]
-    head = ["run", words.lower(), "requests", "rounds", "tokens per round", "95% interval"]
-    return Picture(
-        id=f"where-{circumstance.field}",
-        title=_circumstance_title(words, drawn, len(runs)),
-        how=f"Tokens per round by {circumstance.differ_in}, with 95% intervals. If the intervals "
-        "of a run do not overlap, the difference is more than chance explains.",
+    if max(map(len, drawn)) < 2:
+        return
+    small = sum(g.requests < ENOUGH for groups in whole for g in groups)
+    lengths = {
+        run.label: [(length or 0.0, _SHORT.get(name, name)) for name, length, _ in groups]
+        for run, groups in zip(runs, drawn, strict=True)
+    }
+    widest = _widest(lengths)
+    assert widest is not None  # noqa: S101  some run has two
+    label, low, high = widest
+    yield Picture(
+        id=f"where-{field}",
+        title=f"{words}: {f'{label}, ' if len(runs) > 1 else ''}from {number(low[0])} tokens per "
+        f"round ({low[1]}) to {number(high[0])} ({high[1]})",
+        how=f"Tokens per round by {differ_in}, with 95% intervals. If the intervals of a run do "
+        "not overlap, the difference is more than chance explains.",
         chart=figure(
             [
                 bars(
-                    label,
-                    [short(group.name) for group in groups],
-                    [group.mean_length for group in groups],
+                    run.label,
+                    [short(name) for name, *_ in groups],
+                    [length for _, length, _ in groups],
                     run=index,
-                    intervals=[group.mean_length_interval for group in groups],
+                    intervals=[interval for *_, interval in groups],
                 )
-                for index, label, groups in drawn
+                for index, (run, groups) in enumerate(zip(runs, drawn, strict=True))
+                if groups
             ],
-            x_title=circumstance.x_title,
+            x_title=x_title,
             y_title="tokens per round",
             axis=Axis.CATEGORY,
         ),
@@ -234,8 +189,15 @@ def _by_circumstance(runs: _Runs, circumstance: Circumstance) -> Picture | None:
         note=f"Not drawn: {count(small, 'group')} with fewer than {ENOUGH} requests."
         if small
         else None,
-        numbers=table(head, rows, words=2, caption=f"Numbers by: {words}", sortable=True),
     )
+
+
+def _is_drawn(group: Group | Segment) -> bool:
+    return group.requests >= ENOUGH and group.mean_length is not None
+
+
+def _name(group: Group | Segment) -> str:
+    return group.name if isinstance(group, Group) else group.label
 
 
 _SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"}
@@ -249,19 +211,6 @@ def short(name: str) -> str:
         return _SHORT.get(name, name)
     start = int(match[1].replace(",", ""))
     return f"{start // 1024}k" if start >= 1024 else str(start)
-
-
-def _circumstance_title(words: str, run_groups: Sequence[_RunGroups], runs: int) -> str:
-    lengths = {
-        label: [(g.mean_length, _SHORT.get(g.name, g.name)) for g in groups]
-        for _, label, groups in run_groups
-    }
-    widest = _widest(lengths)
-    assert widest is not None  # noqa: S101  as `_by_circumstance` looks at it
-    label, low, high = widest
-    name = f"{label}, " if runs > 1 else ""
-    begin = f"{words}: {name}from {number(low[0])} tokens per round ({low[1]})"
-    return f"{begin} to {number(high[0])} ({high[1]})"
 
 
 # ---- over time

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
@@ -17,26 +16,15 @@ from driftscope.analysis.advice import (
     NO_SPECULATION,
     Advice,
     answer,
-    ends,
     faster,
     to_measure,
 )
-from driftscope.analysis.advice import (
-    signed as signed_gain,
-)
 from driftscope.analysis.compare import (
-    LENGTH,
-    TIMES,
-    WHOLE,
     Comparison,
-    Difference,
-    between_ends,
     mix_words,
-    signed,
     verdict,
 )
 from driftscope.analysis.compare_masses import mass_sentence
-from driftscope.analysis.figures.change_points import Changes
 from driftscope.analysis.number_words import (
     NOTHING,
     between_percent,
@@ -44,15 +32,10 @@ from driftscope.analysis.number_words import (
     ks_of,
     listed,
     milliseconds,
-    number,
     percent,
-    times,
 )
 from driftscope.analysis.pairing import UNPAIRED
-from driftscope.analysis.policies import Policy, threshold_words
-from driftscope.analysis.replays import NO_INTERVAL, Cell
-from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.statistics.ratio import PairedRatio
+from driftscope.analysis.policies import threshold_words
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Estimate
 from driftscope.boundary.text import output_console, shown
@@ -60,8 +43,24 @@ from driftscope.findings.causes import none_accepted
 from driftscope.findings.finding import Finding, Severity
 from driftscope.findings.first_screen import State
 from driftscope.json_report import DEAD
-from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 from driftscope.pipeline import Analysis
+from driftscope_reports.tables import (
+    CELL_COLUMNS,
+    LENGTH_NAME,
+    POLICY_COLUMNS,
+    ROUNDS,
+    SEGMENT_COLUMNS,
+    TIME,
+    UNSURE,
+    VERSUS_COLUMNS,
+    comparison_cells,
+    comparison_rows,
+    figure_rows,
+    head_of,
+    is_unsure,
+    rows_of,
+    stands_out,
+)
 
 BADGES = {
     State.ACT: "ACT",
@@ -180,39 +179,6 @@ def marked(severity: Severity | None) -> str:
     return f"{_MARKS[severity]} {severity}" if severity else ""
 
 
-_LENGTH = "acceptance length"
-_ROUNDS = "rounds / requests"
-_TPOT = "time per output token"
-_TOLD = (_ROUNDS, _LENGTH, _TPOT)
-"""Figures that the first screen of a single run tells."""
-LEFT_OUT = "- rounds left out, of requests seen in part"
-FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
-    (_ROUNDS, lambda run: f"{run.rounds:,} / {run.requests:,}"),
-    (
-        _LENGTH,
-        lambda run: _with_ends(run.acceptance.mean_length, run.acceptance.mean_length_interval),
-    ),
-    ("acceptance length over time", lambda run: over_time(run.changes)),
-    (
-        "accepted to depth 1, to depth K",
-        lambda run: (
-            f"{percent(run.acceptance.marginal[0])}, {percent(run.acceptance.marginal[-1])}"
-        ),
-    ),
-    ("growth of the fed state", lambda run: times(run.hidden.growth)),
-    ("attention on the chain, depth K", lambda run: _last(run.attention.self_mass)),
-    ("top-1 probability, depth 1 to K", lambda run: _ends(run.confidence.top1)),
-    (_TPOT, lambda run: milliseconds(run.latency.tpot_s)),
-    ("time to first token", lambda run: milliseconds(run.latency.ttft_s)),
-    (
-        "steps rejected, without a draft",
-        lambda run: (
-            f"{percent(run.fallback.rejected_share)}, {percent(run.fallback.undrafted_share)}"
-        ),
-    ),
-    ("probe cost, all in", lambda run: percent(run.recording.overhead_fraction)),
-)
-
 _SEGMENTS = 12
 """Most segments of each run that are listed."""
 _CELLS = 40
@@ -233,167 +199,63 @@ def render(analysis: Analysis) -> RenderableType:
                 titles.setdefault(finding.title, []).extend(finding.runs)
         named = [f"{t} ({listed(runs)})" if several else t for t, runs in titles.items()]
         lines += [Text(shown(f"{marked(severity)}: {'; '.join(named)}."))] if named else []
+    versus = head_of(VERSUS_COLUMNS), rows_of(VERSUS_COLUMNS, analysis.versus)
     return Group(
         *(Text(shown(f"missing: {loss.line}"), style="bold red") for loss in analysis.losses),
         *first_screen(analysis),
         "",
         *([*lines, ""] if lines else []),
-        *((_table(analysis),) if analysis.runs else ()),
+        *((_runs(analysis),) if analysis.runs else ()),
         *(("", _segments(analysis)) if any(len(r.segments) > 1 for r in analysis.runs) else ()),
         *((_senders(analysis), "") if analysis.senders else ()),
-        *((_versus(analysis), "") if analysis.versus else ()),
+        *((_table(*versus, words=3), "") if analysis.versus else ()),
     )
 
 
-def _table(analysis: Analysis) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for run in analysis.runs:
-        table.add_column(Text(shown(f"{run.label} ({ks_of(run.ks)})")), justify="right")
-    for name, *cells in figure_rows(analysis.runs):
-        if len(analysis.runs) > 1 or name not in _TOLD:
-            table.add_row(name, *cells)
-    return table
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> Table:
+    """Return a table whose first `words` columns are text and the rest numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(head):
+        made.add_column(Text(shown(name)), justify="left" if place < words else "right")
+    for row in rows:
+        made.add_row(*(Text(shown(cell)) for cell in row))
+    return made
 
 
-def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
-    """Return the table's rows: a name, then a figure of each run."""
-    rows = []
-    for name, show in FIGURES:
-        rows.append([name, *(show(run) for run in runs)])
-        if name == _ROUNDS and any(run.cohort for run in runs):
-            rows.append([LEFT_OUT, *(_left_out(run) for run in runs)])
-        if name == _LENGTH:
-            ks = sorted({at_k.k for run in runs for at_k in run.acceptance.by_k})
-            rows += [[f"- of rounds with K = {k}", *(_at(run, k) for run in runs)] for k in ks]
-    return rows
-
-
-def _left_out(run: RunSummary) -> str:
-    """Return how many rounds the figures leave out, or that nothing is told without them."""
-    if run.cohort is None:
-        return "0"
-    return f"{run.cohort.left_out:,}" if run.cohort.enough else "cannot tell"
-
-
-def _at(run: RunSummary, k: int) -> str:
-    """Return the acceptance length of the rounds that drafted `k` tokens, and their share."""
-    acceptance = next((at_k for at_k in run.acceptance.by_k if at_k.k == k), None)
-    if acceptance is None:
-        return NOTHING
-    return f"{number(acceptance.mean_length)} ({percent(acceptance.rounds / run.rounds)} of rounds)"
+def _runs(analysis: Analysis) -> Table:
+    """Return the figures of the runs, one column per run; of a single one without those that the
+    first screen tells."""
+    head = ["", *(f"{run.label} ({ks_of(run.ks)})" for run in analysis.runs)]
+    told = (ROUNDS, LENGTH_NAME, TIME) if len(analysis.runs) == 1 else ()
+    return _table(head, [row for row in figure_rows(analysis.runs) if row[0] not in told])
 
 
 def _segments(analysis: Analysis) -> Table:
     """Return the segments of each run, by the requested criterion, the first rows of each."""
     runs = [run for run in analysis.runs if len(run.segments) > 1]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (*(["run"] if len(analysis.runs) > 1 else []), f"by {runs[0].segments[0].by}"):
-        table.add_column(Text(shown(name)))
-    for name in ("requests", "rounds", "acceptance length", "to depth K"):
-        table.add_column(name, justify="right")
-    for run in runs:
-        who = [run.label] if len(analysis.runs) > 1 else []
-        for segment in run.segments[:_SEGMENTS]:
-            cells = (
-                segment.label,
-                f"{segment.requests:,}",
-                f"{segment.rounds:,}",
-                _with_ends(segment.mean_length, segment.mean_length_interval),
-                percent(segment.reach),
-            )
-            table.add_row(*(Text(shown(cell)) for cell in (*who, *cells)))
-        if (left := len(run.segments) - _SEGMENTS) > 0:
-            table.add_row(*who, f"and {left:,} more in the report")
-    return table
+    columns = ((f"by {runs[0].segments[0].by}", lambda s: s.label), *SEGMENT_COLUMNS)
+    rows = _first_rows([(run.label, rows_of(columns, run.segments)) for run in runs], _SEGMENTS)
+    head, several = ["run", *head_of(columns)], len(analysis.runs) > 1
+    if not several:
+        return _table(head[1:], [row[1:] for row in rows])
+    return _table(head, rows, words=2)
+
+
+def _first_rows(tables: Sequence[tuple[str, list[list[str]]]], most: int) -> list[list[str]]:
+    """Return the first rows of each table after its name, and how many are left out."""
+    made = []
+    for name, rows in tables:
+        made += [[name, *row] for row in rows[:most]]
+        made += [[name, f"and {len(rows) - most:,} more in the report"]] * (len(rows) > most)
+    return made
 
 
 def _senders(analysis: Analysis) -> Table:
     """Return the replays, one row per condition and load."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("replay", "condition"):
-        table.add_column(name)
-    beside = "to the others" if any(run.rollups for run in analysis.senders) else "to baseline"
-    for name in ("load", "tokens/round", beside, "per token", "tokens/s", "first token"):
-        table.add_column(name, justify="right")
-    for run in analysis.senders:
-        for cell in run.cells[:_CELLS]:
-            cells = (
-                run.label,
-                cell.condition,
-                cell.load,
-                replay_length(cell),
-                replay_ratio(cell.length_ratio),
-                milliseconds(cell.tpot_s),
-                number(cell.throughput, 1),
-                milliseconds(cell.ttft_s),
-            )
-            table.add_row(*(Text(shown(cell)) for cell in cells))
-        if (left := len(run.cells) - _CELLS) > 0:
-            table.add_row(Text(shown(run.label)), f"and {left:,} more in the report")
-    return table
-
-
-def _versus(analysis: Analysis) -> Table:
-    """Return the first replay compared with the others, on the same prompts."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("against " + analysis.versus[0].first, "condition"):
-        table.add_column(shown(name))
-    for name in ("load", "tokens/round", "per token", "same text"):
-        table.add_column(name, justify="right")
-    for pair in analysis.versus:
-        same, of = pair.same_text
-        cells = (
-            pair.other,
-            pair.condition,
-            pair.load,
-            replay_ratio(pair.length_ratio),
-            replay_ratio(pair.tpot_ratio),
-            percent(same / of if of else None),
-        )
-        table.add_row(*(Text(shown(cell)) for cell in cells))
-    return table
-
-
-def replay_ratio(value: PairedRatio | None) -> str:
-    """Return a ratio with its interval, such as "0.91 [0.85, 0.97]"."""
-    if value is None:
-        return NOTHING
-    spread = value.interval
-    return number(value.value) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
-
-
-def replay_length(cell: Cell) -> str:
-    """Return the acceptance length with its interval; of sums, that they have none."""
-    spread = cell.mean_length_interval
-    if spread is None and cell.totals is not None and cell.mean_length is not None:
-        return f"{number(cell.mean_length)} ({NO_INTERVAL})"
-    return number(cell.mean_length) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
-
-
-def over_time(changes: Changes | None) -> str:
-    """Return the acceptance length of each level, with the moments between them."""
-    if changes is None:
-        return NOTHING
-    if not changes.points:
-        return "no change"
-    moments = [datetime.fromtimestamp(p.time_s, UTC).strftime("%H:%M") for p in changes.points]
-    levels = [number(level.mean_length) for level in changes.levels]
-    steps = [f"{at} → {level}" for at, level in zip(moments, levels[1:], strict=True)]
-    return " ".join([levels[0], *steps])
-
-
-def _with_ends(length: float | None, spread: Interval | None) -> str:
-    words = number(length)
-    return f"{words} [{spread.low:.2f}, {spread.high:.2f}]" if spread else words
-
-
-def _ends(values: tuple[float, ...] | None) -> str:
-    return "–" if values is None else f"{number(values[0])} → {number(values[-1])}"
-
-
-def _last(values: tuple[float, ...] | None) -> str:
-    return percent(None if values is None else values[-1])
+    of_fleets = any(run.rollups for run in analysis.senders)
+    head = [h.replace("baseline", "the others") if of_fleets else h for h in head_of(CELL_COLUMNS)]
+    senders = [(run.label, rows_of(CELL_COLUMNS, run.cells)) for run in analysis.senders]
+    return _table(["replay", *head], _first_rows(senders, _CELLS), words=2)
 
 
 _COMPARISON_WIDTH = 80
@@ -404,14 +266,6 @@ _LONGEST = 8
 """Longest label that heads a column; columns of longer ones are called A and B."""
 _SEGMENT = 14
 """Longest name of a workload label in a row."""
-_MASS_NAMES = {
-    SINK.name: "sink",
-    PROMPT.name: "prompt",
-    GENERATED.name: "output",
-    SELF.name: "chain",
-}
-_FIGURE_NAMES = {LENGTH: "acceptance length", **TIMES}
-_SURE, _UNSURE, _UNTESTED = "differs", "chance?", "untested"
 
 
 def show_comparison(comparison: Comparison, *, everything: bool = False) -> None:
@@ -435,51 +289,17 @@ def show_comparison(comparison: Comparison, *, everything: bool = False) -> None
     for name in (*map(shown, labels), "difference (95% interval)"):
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column("", no_wrap=True)
-    figures = (*comparison.differences, *comparison.masses.differences)
-    rows = sorted(figures, key=lambda row: (not row.differs, not _unsure(row)))
-    first = rows if everything else [row for row in rows if _first(row)][:_ROWS_SHOWN]
+    rows = comparison_rows(comparison)
+    first = rows if everything else [row for row in rows if stands_out(row)][:_ROWS_SHOWN]
     for row in first:
-        table.add_row(
-            shown(_figure_name(row)),
-            milliseconds(row.first) if row.metric in TIMES else number(row.first, 3),
-            milliseconds(row.second) if row.metric in TIMES else number(row.second, 3),
-            f"{signed(row, row.difference)} ({between_ends(row).replace(' ms', '')})",
-            _mark(row),
-        )
+        table.add_row(*map(shown, comparison_cells(row, longest=_SEGMENT)))
     console.print(table)
-    if any(_unsure(row) for row in first):
-        console.print(f"{_UNSURE} Among {len(rows)} figures, an interval without 0 may be chance.")
+    if any(is_unsure(row) for row in first):
+        console.print(f"{UNSURE} Among {len(rows)} figures, an interval without 0 may be chance.")
     if left := len(rows) - len(first):
         console.print(f"{count(left, 'other figure')}: --all shows them.")
     if sentence := mass_sentence(comparison.masses):
         console.print(shown(sentence))
-
-
-def _mark(row: Difference) -> str:
-    if row.p_adjusted is None:
-        return _UNTESTED if row.interval is None else ""
-    return _SURE if row.differs else _UNSURE if _unsure(row) else ""
-
-
-def _unsure(row: Difference) -> bool:
-    """Return whether the interval excludes 0, but not once the other figures are considered."""
-    return row.interval is not None and row.interval.excludes_zero() and not row.differs
-
-
-def _first(row: Difference) -> bool:
-    """Return whether a figure is shown without --all: it differs, or is of all requests as a
-    whole."""
-    whole = row.segment == WHOLE and row.metric in _FIGURE_NAMES
-    return row.differs or _unsure(row) or whole
-
-
-def _figure_name(row: Difference) -> str:
-    if row.segment == WHOLE:
-        if row.metric in _MASS_NAMES:
-            return f"mass on {_MASS_NAMES[row.metric]}, depth {row.depth}"
-        return _FIGURE_NAMES.get(row.metric, f"accepted to depth {row.depth}")
-    name = row.segment if len(row.segment) <= _SEGMENT else f"{row.segment[: _SEGMENT - 1]}…"
-    return f"{name}: {f'to depth {row.depth}' if row.depth else 'length'}"
 
 
 def _pairing(comparison: Comparison) -> str:
@@ -513,12 +333,7 @@ def show_advice(advice: Advice) -> None:
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
     if words := threshold_words(advice.policies, advice.held_out):
         console.print(f"{words[:1].upper()}{words[1:]}.")
-        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-        for name in POLICY_HEAD:
-            table.add_column(name, justify="left" if name == POLICY_HEAD[0] else "right")
-        for policy in advice.policies:
-            table.add_row(*policy_cells(policy))
-        console.print(table)
+        console.print(_table(head_of(POLICY_COLUMNS), rows_of(POLICY_COLUMNS, advice.policies)))
     for name, at in advice.by_context if advice.doubt is None else ():
         if at.best_k in advice.measured_k and at.gain.surely_above(0.0):
             console.print(f"contexts of {name}: K = {at.best_k} is {_gain(at.gain)}")
@@ -531,21 +346,6 @@ def show_advice(advice: Advice) -> None:
         f"{percent(advice.run_effect)}, and step times by {percent(advice.misfit)} from times that "
         "never fall with more tokens"
     )
-
-
-def policy_cells(policy: Policy) -> tuple[str, ...]:
-    """Return the cells of a policy: name, draft tokens verified, tokens per round and per second,
-    and gain."""
-    return (
-        policy.name,
-        number(policy.verified, 1),
-        number(policy.mean_length),
-        number(policy.tokens_per_s.value, 0),
-        f"{signed_gain(policy.gain.value)}{ends(policy.gain)}",
-    )
-
-
-POLICY_HEAD = ("policy", "verified per round", "tokens per round", "tokens/s", "against as served")
 
 
 def _choice(advice: Advice) -> tuple[str, ...]:

@@ -220,10 +220,10 @@ def test_the_same_numbers_open_as_a_table(browser: Browser, report: Path) -> Non
 
 def test_a_link_opens_the_report_at_a_picture(browser: Browser, report: Path) -> None:
     page = _open(browser, report)
-    page.goto(f"{report.as_uri()}#effect-deaths")
-    _becomes(page, page.locator("#effect-deaths").is_visible)
+    page.goto(f"{report.as_uri()}#acceptance-conditional")
+    _becomes(page, page.locator("#acceptance-conditional").is_visible)
     _becomes(page, lambda: page.evaluate("window.scrollY") > 300)
-    place = page.locator("#effect-deaths").bounding_box()
+    place = page.locator("#acceptance-conditional").bounding_box()
     assert place is not None
     assert -10 <= place["y"] < 900
     page.close()
@@ -341,9 +341,7 @@ def test_differences_are_told_apart_without_colour(browser: Browser, tmp_path: P
     report = tmp_path / "report.html"
     report.write_text(to_html(analysis_of(tmp_path, {"one": Spec(), "other": better})))
     page = _unfolded(_open(browser, report))
-    tone = page.locator("#compare .tone-good").first
-    assert tone.inner_text() == "▲ better"
-    assert tone.evaluate("(e) => getComputedStyle(e).color") == "rgb(26, 127, 75)"
+    assert "differs" in page.locator("#compare table[data-sortable]").inner_text()
     assert page.locator("#compare-acceptance .legend li svg path").count() > 0
     page.close()
 

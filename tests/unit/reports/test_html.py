@@ -376,16 +376,14 @@ def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
     assert sizes[1] <= MAX_BYTES
 
 
-def test_the_picture_of_what_acceptance_goes_with_shows_its_answers() -> None:
-    """The bars are the estimates within requests, with the intervals that decide the answers."""
+def test_what_acceptance_goes_with_is_told_with_its_intervals() -> None:
     run = summarise(read_trace(GALLERY / "drifting"), "run")
-    pictures = {picture.id: picture for picture in drawn_of(conclude([run]))}
-    (bars,) = pictures["effect-within"].chart.data
+    words = Page(to_html(conclude([run]))).words
     estimates = [relation.alone for relation in run.within_request if relation.alone]
     assert len(estimates) == 2
-    assert list(bars.y) == [100 * alone.per_sd for alone in estimates]
-    for ends, alone in zip(bars.meta["ends"], estimates, strict=True):
-        assert ends == pytest.approx((100 * alone.interval.low, 100 * alone.interval.high))
+    for alone in estimates:
+        low, high = 100 * alone.interval.low, 100 * alone.interval.high
+        assert f"{100 * alone.per_sd:+.1f} ({low:+.1f} to {high:+.1f})" in words
 
 
 def test_speed_is_held_against_a_baseline_without_speculation() -> None:
@@ -393,14 +391,9 @@ def test_speed_is_held_against_a_baseline_without_speculation() -> None:
     held = baseline_of(open_run(GALLERY / "without"), "baseline")
     assert isinstance(held, BaselineRun)
     page = Page(to_html(conclude([run], baseline=held)))
-    assert run.latency.tpot_s is not None and held.latency.tpot_s is not None
-    saved = milliseconds(held.latency.tpot_s - run.latency.tpot_s)
-    assert (
-        f"The baseline takes {milliseconds(held.latency.tpot_s)}: this run is {saved} faster"
-        in (page.words)
-    )
+    assert f"The baseline takes {milliseconds(held.latency.tpot_s)}." in page.words
     assert "baseline, measured" in page.words
-    assert "baseline Time to first token" in page.words
+    assert "took at most run baseline" in page.words
     other = replace(held, manifest=replace(held.manifest, mode="full graph"))
     page = Page(to_html(conclude([run], baseline=other)))
     assert "baseline: it is not used: its engine" in page.words
@@ -485,22 +478,19 @@ def test_provenance_says_what_was_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words", "warned"),
+    ("spec", "words"),
     [
-        (Spec(aux_layers_source="config"), "1, 2, 3 (named in the drafter's config)", False),
+        (Spec(aux_layers_source="config"), "1, 2, 3 (named in the drafter's config)"),
         (
             Spec(aux_layers_source="engine default"),
             "1, 2, 3 (the engine's default: the drafter's config names none",
-            True,
         ),
-        (Spec(aux_layers_source=None), "1, 2, 3", False),
-        (Spec(aux_layers=()), "3, indices not recorded", False),
+        (Spec(aux_layers_source=None), "1, 2, 3"),
+        (Spec(aux_layers=()), "3, indices not recorded"),
     ],
 )
 def test_a_report_says_who_chose_the_captured_layers(
-    tmp_path: Path, spec: Spec, words: str, warned: bool
+    tmp_path: Path, spec: Spec, words: str
 ) -> None:
     analysis = analysis_of(tmp_path, {"run": spec})
     assert provenance_parts(analysis.runs[0])["captured target layers"].startswith(words)
-    told = "config names none that the engine reads: check that the drafter was trained on them"
-    assert (told in to_html(analysis)) == warned

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,8 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
-from driftscope.analysis.compare import MARGINAL, Comparison
+from driftscope.analysis.compare import MARGINAL
+from driftscope.analysis.number_words import percent
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
@@ -19,13 +19,8 @@ from driftscope_reports.charts import is_number
 from driftscope_reports.html import pictures as drawn_of
 from driftscope_reports.html import sections
 from driftscope_reports.model import Picture
-from driftscope_reports.sections_compare import APART, BETTER, SAME, WORSE, Good, Row, rows_of
-from driftscope_reports.sections_speed import (
-    outcome_share,
-    outcome_words,
-    outcomes_of,
-    short_outcome,
-)
+from driftscope_reports.sections_speed import outcome_share, outcomes_of
+from driftscope_reports.tables import comparison_cells, comparison_rows
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
@@ -45,13 +40,28 @@ def _pictures(analysis: Analysis) -> dict[str, Picture]:
     return {p.id: p for p in drawn_of(analysis)}
 
 
-def _rows(runs: Sequence[RunSummary], comparison: Comparison | None = None) -> dict[str, Row]:
-    return {row.words: row for row in rows_of(*runs, comparison)}
-
-
 def _words(analysis: Analysis) -> str:
     (section,) = (section for section in sections(analysis) if section.id == "compare")
     return str([section.conclusion, *section.below])
+
+
+def test_what_differs_comes_first_in_the_table_as_compare_shows_it(analysis: Analysis) -> None:
+    words, comparison = _words(analysis), analysis.cases[1].comparison
+    assert comparison is not None
+    marks = [comparison_cells(row)[-1] for row in comparison_rows(comparison)]
+    assert "differs" in marks and "" in marks
+    places = [marks.index(mark) for mark in dict.fromkeys(marks)]
+    assert places == sorted(places) and marks[0] == "differs"
+    assert f"{marks.count('differs')} of {len(marks)} figures of server differ clearly" in words
+    for row in comparison.differences:
+        assert (str(comparison_cells(row)[-2]) in words) or not row.differs
+
+
+def test_runs_that_cannot_be_compared_say_so(runs: tuple[RunSummary, RunSummary]) -> None:
+    found = conclude([runs[0], replace(runs[1], side=None)])
+    (section,) = (section for section in sections(found) if section.id == "compare")
+    assert "these runs cannot be compared" in section.in_short
+    assert not section.pictures
 
 
 def test_masses_lie_over_each_other_class_by_class(
@@ -71,67 +81,20 @@ def test_masses_lie_over_each_other_class_by_class(
     assert "masses-self" not in _pictures(conclude(runs[:1]))
 
 
-def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
+def test_every_decode_step_has_one_outcome_and_each_share_its_interval(
     analysis: Analysis, runs: tuple[RunSummary, RunSummary]
 ) -> None:
-    pictures = _pictures(analysis)
     names = outcomes_of(runs)
     assert {"accepted", "rejected", "k_zero", "structured_output"} <= set(names)
+    (section,) = (section for section in sections(analysis) if section.id == "fallback")
     for run in runs:
         assert sum(outcome_share(run, name)[0] or 0 for name in names) == pytest.approx(1)
         for name in names:
             share, spread = outcome_share(run, name)
             assert share is not None and spread is not None
             assert spread.low <= share <= spread.high
+            assert f"{percent(spread.low)} to {percent(spread.high)}" in str(section.below)
     assert outcome_share(runs[0], "k_zero")[0] == 0
-    shares = pictures["fallback-shares"].chart.data
-    assert [s.x for s in shares] == [tuple(short_outcome(n) for n in names)] * 2
-    rows = _rows(runs)
-    assert rows["Steps: rejected round"].good is Good.LESS
-    deliberate = rows[f"Steps: {outcome_words('k_zero')}"]
-    assert deliberate.word == APART and (deliberate.gap.value or 0) > 0
-
-
-def test_times_that_differ_by_what_two_starts_differ_are_not_better(
-    runs: tuple[RunSummary, RunSummary],
-) -> None:
-    first = runs[0]
-    assert first.closeup is not None
-    words = []
-    for factor in (1.08, 1.4):
-        slower = {
-            name: replace(d, count=10**6, quantiles_s=tuple(factor * q for q in d.quantiles_s))
-            for name, d in first.closeup.durations.items()
-        }
-        sure = {name: replace(d, count=10**6) for name, d in first.closeup.durations.items()}
-        pair = (
-            replace(first, closeup=replace(first.closeup, durations=times))
-            for times in (sure, slower)
-        )
-        words.append(_rows(tuple(pair))["Time per output token, p50"].word)
-    assert words == [SAME, WORSE]
-
-
-def test_slower_is_worse_and_faster_better_at_each_percentile(
-    runs: tuple[RunSummary, RunSummary],
-) -> None:
-    first = runs[0]
-    assert first.closeup is not None
-    slow = {
-        name: replace(d, quantiles_s=tuple(3 * q for q in d.quantiles_s))
-        for name, d in first.closeup.durations.items()
-    }
-    other = replace(first, label="slow", closeup=replace(first.closeup, durations=slow))
-    for pair, word in (((first, other), WORSE), ((other, first), BETTER)):
-        rows = _rows(pair)
-        assert rows["Time per output token, p50"].word == word
-        assert (rows["Time per output token, p90"].gap.value or 0) * (1, -1)[word == BETTER] > 0
-
-
-def test_no_level_of_attention_is_better_or_worse(runs: tuple[RunSummary, RunSummary]) -> None:
-    healthy = summarise(read_trace(GALLERY / "healthy"), "healthy")
-    for name in ("chain", "sink"):
-        assert _rows((runs[0], healthy))[f"Attention on the {name}, last depth"].word == APART
 
 
 def test_intervals_of_rounds_and_of_steps_hold_their_values(tmp_path: Path) -> None:
