@@ -302,8 +302,6 @@ class Entry(Generic[About]):
     rule: Callable[[About], Finding | None]
     title: str
     topic: Topic
-    meaning: str = ""
-    """Meaning in one or two plain sentences."""
     thresholds: tuple[Threshold, ...] = ()
     need: Need[About]
     about: type = Case
@@ -318,6 +316,11 @@ class Entry(Generic[About]):
     vouches: bool = False
     """Whether it says that the run as a whole is in order. Such a rule is evaluated last and sees
     what the others found."""
+
+    @property
+    def meaning(self) -> str:
+        """Meaning in one or two plain sentences: the docstring of the rule."""
+        return " ".join((self.rule.__doc__ or "").split())
 
     def __call__(self, case: About) -> Finding | None:
         """Return the finding about a case, with what the entry knows of it."""
@@ -335,7 +338,8 @@ ALWAYS: Need[Case] = Need(words="nothing beyond verified rounds", met=lambda cas
 
 
 def entry(**fields: Any) -> Callable[[Callable[[About], Finding | None]], Entry[About]]:
-    """Enter a rule into the catalogue under its function's name; `fields` are those of `Entry`."""
+    """Enter a rule into the catalogue under its function's name. Its docstring is what users read
+    of its meaning; `fields` are those of `Entry`."""
     return lambda rule: Entry(id=rule.__name__, rule=rule, **fields)
 
 

@@ -100,9 +100,6 @@ def _first_rate_weak(case: Case) -> Deciding:
 @entry(
     title="The engine returns wrong tokens at temperature > 0",
     topic=Topic.ACCEPTANCE,
-    meaning="vLLM's CPU build, without Triton for the CPU, verifies drafts at wrong "
-    "temperatures (vllm.utils.cpu_triton_utils, 0.32.0). Answers to sampled requests are then "
-    "noise, and hardly a draft is accepted. No other finding is made about such a run.",
     need=Need[Case](
         words="requests whose temperature was recorded",
         met=lambda case: warmest(case.run) is not None,
@@ -110,7 +107,9 @@ def _first_rate_weak(case: Case) -> Deciding:
     blocks=True,
 )
 def wrong_tokens(case: Case) -> Finding | None:
-    """Find that sampled requests were verified at temperatures that nobody asked for."""
+    """vLLM's CPU build, without Triton for the CPU, verifies drafts at wrong temperatures
+    (vllm.utils.cpu_triton_utils, 0.32.0). Answers to sampled requests are then noise, and hardly a
+    draft is accepted. No other finding is made about such a run."""
     if not tokens_are_wrong(case.run):
         return None
     return Finding(
@@ -132,15 +131,13 @@ def wrong_tokens(case: Case) -> Finding | None:
 @entry(
     title="Acceptance was simulated",
     topic=Topic.ACCEPTANCE,
-    meaning="The engine drew the number of accepted tokens at a given rate, for a load test, and "
-    "did not ask the target (vLLM's rejection_sample_method: synthetic, SGLang's "
-    "SGLANG_SIMULATE_ACC_LEN). No other finding is made about such a run, and no rule of a gate is "
-    "decided.",
     need=ALWAYS,
     blocks=True,
 )
 def acceptance_simulated(case: Case) -> Finding | None:
-    """Find that accepted tokens were drawn at a given rate."""
+    """The engine drew the number of accepted tokens at a given rate, for a load test, and did not
+    ask the target (vLLM's rejection_sample_method: synthetic, SGLang's SGLANG_SIMULATE_ACC_LEN). No
+    other finding is made about such a run, and no rule of a gate is decided."""
     if not case.run.manifest.is_simulated:
         return None
     return Finding(
@@ -159,14 +156,13 @@ def acceptance_simulated(case: Case) -> Finding | None:
 @entry(
     title="Acceptance is dead beyond a depth",
     topic=Topic.WHERE,
-    meaning="Of the rounds that get to this depth, practically none is accepted there: what is "
-    "drafted from there on is thrown away.",
     thresholds=(STOPS_BELOW,),
     need=ALWAYS,
     deciding=_lowest_rate,
 )
 def acceptance_dies(case: Case) -> Finding | None:
-    """Find a depth after the first at which practically nothing that gets there is accepted."""
+    """Of the rounds that get to this depth, practically none is accepted there: what is drafted
+    from there on is thrown away."""
     run, dead = case.run, dead_depth(case.run)
     if dead is None or loss_of(run) is not Loss.STOPS:
         return None
@@ -197,16 +193,15 @@ def acceptance_dies(case: Case) -> Finding | None:
 @entry(
     title="Next to nothing is accepted, from the first depth on",
     topic=Topic.ACCEPTANCE,
-    meaning="Even the drafter's first draft token is almost always rejected: speculation costs "
-    "time and gives nothing. The finding lists the possible causes, with the evidence in the "
-    "run for and against each.",
     thresholds=(NOTHING_BELOW, SURE_ROUNDS, SURE_REQUESTS),
     need=ALWAYS,
     deciding=_first_rate,
     leads=True,
 )
 def nothing_accepted(case: Case) -> Finding | None:
-    """Find that next to nothing is accepted already at depth 1."""
+    """Even the drafter's first draft token is almost always rejected: speculation costs time and
+    gives nothing. The finding lists the possible causes, with the evidence in the run for and
+    against each."""
     run, rate = case.run, case.run.acceptance.marginal[0]
     if not rate < NOTHING_BELOW.value:
         return None
@@ -239,8 +234,6 @@ def nothing_accepted(case: Case) -> Finding | None:
 @entry(
     title="Acceptance so high that it looks like a repetition loop",
     topic=Topic.ACCEPTANCE,
-    meaning="Requests end in a long series of fully accepted rounds, as happens when text "
-    "repeats itself.",
     thresholds=(
         Threshold(
             name="LOOP_ROUNDS",
@@ -263,8 +256,8 @@ def nothing_accepted(case: Case) -> Finding | None:
     ),
 )
 def looks_like_a_loop(case: Case) -> Finding | None:
-    """Find requests that end in a long series of wholly accepted rounds, and so may repeat
-    themselves."""
+    """Requests end in a long series of fully accepted rounds, as happens when text repeats
+    itself."""
     groups = case.run.groups
     if not groups.long_enough:
         return None
@@ -301,14 +294,13 @@ def looks_like_a_loop(case: Case) -> Finding | None:
 @entry(
     title="Acceptance is low from the first depth on",
     topic=Topic.ACCEPTANCE,
-    meaning="The drafter works, but is rejected more often at depth 1 than any published one: "
-    "something in its input differs from its training.",
     thresholds=(LOW_BELOW,),
     need=ALWAYS,
     deciding=_first_rate_weak,
 )
 def acceptance_low(case: Case) -> Finding | None:
-    """Find that acceptance at depth 1 is surely below half of the weakest published drafter's."""
+    """The drafter works, but is rejected more often at depth 1 than any published one: something in
+    its input differs from its training."""
     run, spread = case.run, case.run.acceptance.marginal_interval
     if loss_of(run) is not Loss.LOW or spread is None or spread[0] is None:
         return None
@@ -333,8 +325,6 @@ def acceptance_low(case: Case) -> Finding | None:
 @entry(
     title="Acceptance falls along the chain",
     topic=Topic.WHERE,
-    meaning="Fewer of the tokens that get to a depth are accepted there than at a depth before. "
-    "Rounds that get deep are the easy ones, so the drafter loses more than this shows.",
     thresholds=(FALLS_ABOVE,),
     need=Need[Case](
         words="two depths that enough requests reach, in a run of one K",
@@ -343,8 +333,8 @@ def acceptance_low(case: Case) -> Finding | None:
     deciding=_fall,
 )
 def acceptance_falls(case: Case) -> Finding | None:
-    """Find that the conditional rate surely falls from one depth to a deeper one, which survivors
-    cannot explain."""
+    """Fewer of the tokens that get to a depth are accepted there than at a depth before. Rounds
+    that get deep are the easy ones, so the drafter loses more than this shows."""
     run, fall = case.run, case.run.fall
     if fall is None or loss_of(run) is not Loss.FALLS:
         return None
@@ -378,9 +368,6 @@ def acceptance_falls(case: Case) -> Finding | None:
 @entry(
     title="The drafter is healthy",
     topic=Topic.ACCEPTANCE,
-    meaning="No finding asks for action, and something shows that the drafter is in order: hidden "
-    "states that keep their size over depth, acceptance no lower than that of the run it is "
-    "compared with, or acceptance so high at every depth that none can have lost much.",
     thresholds=(
         Threshold(
             name="EVEN_WITHIN",
@@ -406,8 +393,9 @@ def acceptance_falls(case: Case) -> Finding | None:
     vouches=True,
 )
 def healthy(case: Case) -> Finding | None:
-    """Find a healthy drafter: no finding of medium or high severity is about the run, and its
-    hidden state or its acceptance is shown to be in order."""
+    """No finding asks for action, and something shows that the drafter is in order: hidden states
+    that keep their size over depth, acceptance no lower than that of the run it is compared with,
+    or acceptance so high at every depth that none can have lost much."""
     run = case.run
     if any(finding.severity in URGENT and not finding.reference for finding in case.found):
         return None

@@ -78,10 +78,6 @@ def _sink_decided(case: Case) -> bool:
 
 
 _SOURCE = "half of the weakest sink reported in arXiv 2605.09992 for a model that has one"
-_MATTERS = (
-    "The severity is high only if acceptance falls along the chain as well, whatever another run "
-    "accepts."
-)
 STABLE_BELOW = Threshold(
     name="STABLE_BELOW",
     value=1.026,
@@ -276,17 +272,15 @@ def _signed(share: float) -> str:
 @entry(
     title="The hidden state grows with depth",
     topic=Topic.INSIDE,
-    meaning="The state that the drafter feeds itself grows with every depth, which the paper "
-    "finds together with attention drift. The severity is high only if acceptance falls along the "
-    "chain as well, medium if the config sets norm_output; otherwise the growth is a property of "
-    "the drafter, reported for information.",
     thresholds=(GROWS_ABOVE,),
     need=_NEED,
     deciding=lambda case: _growth(case, GROWS_ABOVE.value),
 )
 def hidden_state_grows(case: Case) -> Finding | None:
-    """Find that the fed state grows, as it does if the residual path between chain steps is not
-    normalised."""
+    """The state that the drafter feeds itself grows with every depth, which the paper finds
+    together with attention drift. The severity is high only if acceptance falls along the chain as
+    well, medium if the config sets norm_output; otherwise the growth is a property of the drafter,
+    reported for information."""
     run = case.run
     if run.hidden.growth is None or per_depth(run.hidden.growth, run.depths) <= GROWS_ABOVE.value:
         return None
@@ -304,14 +298,12 @@ def hidden_state_grows(case: Case) -> Finding | None:
 @entry(
     title="The hidden state keeps its size over depth",
     topic=Topic.INSIDE,
-    meaning="The state fed forward is as large at depth K as at depth 1, as norm_output should "
-    "make it.",
     thresholds=(STABLE_BELOW,),
     need=_NEED,
     deciding=lambda case: _growth(case, STABLE_BELOW.value),
 )
 def hidden_state_stable(case: Case) -> Finding | None:
-    """Find that the state keeps its size, as it should in a drafter with `norm_output`."""
+    """The state fed forward is as large at depth K as at depth 1, as norm_output should make it."""
     run = case.run
     growth = run.hidden.growth
     if run.depths < 2 or growth is None or per_depth(growth, run.depths) >= STABLE_BELOW.value:
@@ -322,10 +314,6 @@ def hidden_state_stable(case: Case) -> Finding | None:
 @entry(
     title="The state fed to the next depth is not normalised as at depth 1",
     topic=Topic.INSIDE,
-    meaning="An MTP head gets the target's state at depth 1, and its own state from before its "
-    "final norm at later depths, of clearly another size. Engines have had this fault (vllm#46075, "
-    "LightLLM#1402): depth 1 is accepted as usual, later depths hardly. The severity is high only "
-    "if acceptance falls along the chain.",
     thresholds=(UNLIKE_ABOVE,),
     need=Need[Case](
         words="a run of an MTP head, with the RMS of the state that enters depth 1 and depth 2",
@@ -333,7 +321,10 @@ def hidden_state_stable(case: Case) -> Finding | None:
     ),
 )
 def fed_unlike_input(case: Case) -> Finding | None:
-    """Find that later depths are fed the state before the final norm, and depth 1 one after it."""
+    """An MTP head gets the target's state at depth 1, and its own state from before its final norm
+    at later depths, of clearly another size. Engines have had this fault (vllm#46075,
+    LightLLM#1402): depth 1 is accepted as usual, later depths hardly. The severity is high only if
+    acceptance falls along the chain."""
     run, ratio = case.run, _unlike(case.run)
     if ratio is None or run.manifest.fed_state != FED_BEFORE:
         return None
@@ -411,9 +402,6 @@ def _fed_state(
 @entry(
     title="Attention moves to the chain's own tokens",
     topic=Topic.INSIDE,
-    meaning="Attention drift: at depth K the nearest tokens, which are the drafter's own, get "
-    "more attention than verified tokens in the same places get at depth 1. A drafter that "
-    f"prefers recent tokens at every depth does not meet this. {_MATTERS}",
     thresholds=(
         Threshold(
             name="MARGIN",
@@ -438,8 +426,10 @@ def _fed_state(
     ),
 )
 def attention_moves_to_chain(case: Case) -> Finding | None:
-    """Find that attention moves to near tokens over depth, beyond what a drafter that prefers
-    recent tokens at every depth does."""
+    """Attention drift: at depth K the nearest tokens, which are the drafter's own, get more
+    attention than verified tokens in the same places get at depth 1. A drafter that prefers recent
+    tokens at every depth does not meet this. The severity is high only if acceptance falls along
+    the chain as well, whatever another run accepts."""
     drift = case.run.attention_drift
     if drift is None or drift.shift is None or not drift.moves:
         return None
@@ -518,8 +508,6 @@ def _disagrees(run: RunSummary, measure: str) -> str:
 @entry(
     title="The attention sink is lost over depth",
     topic=Topic.INSIDE,
-    meaning="With depth the sink's slots lose most of their attention: a template without BOS, "
-    f"a sliding window, or drift. {_MATTERS}",
     thresholds=(
         Threshold(
             name="SINK_LOST_BELOW",
@@ -542,7 +530,9 @@ def _disagrees(run: RunSummary, measure: str) -> str:
     ),
 )
 def sink_lost(case: Case) -> Finding | None:
-    """Find that the sink keeps less than half of its attention over depth."""
+    """With depth the sink's slots lose most of their attention: a template without BOS, a sliding
+    window, or drift. The severity is high only if acceptance falls along the chain as well,
+    whatever another run accepts."""
     run, drift = case.run, case.run.attention_drift
     if drift is None or drift.sink_kept is None or not drift.loses_sink:
         return None
@@ -570,9 +560,6 @@ def sink_lost(case: Case) -> Finding | None:
 @entry(
     title="This drafter has no attention sink to lose",
     topic=Topic.INSIDE,
-    meaning="At depth 1, in long contexts, the drafter does not look at the sink set clearly more "
-    "than evenly spread attention would. It says nothing about the target: a damaged drafter may "
-    "have lost a sink that the target has.",
     thresholds=(
         Threshold(
             name="SINK_FLOOR",
@@ -596,7 +583,9 @@ def sink_lost(case: Case) -> Finding | None:
     ),
 )
 def no_sink(case: Case) -> Finding | None:
-    """Find that there is no sink, so that statements about the sink do not apply."""
+    """At depth 1, in long contexts, the drafter does not look at the sink set clearly more than
+    evenly spread attention would. It says nothing about the target: a damaged drafter may have lost
+    a sink that the target has."""
     run = case.run
     if has_sink(run) is not False:
         return None
@@ -653,8 +642,6 @@ def _named(slots: Sequence[int]) -> str:
 @entry(
     title="The captured target layers are out of balance",
     topic=Topic.INSIDE,
-    meaning="The captured hidden states of the target reach the drafter's fc with such "
-    "different sizes that the smallest is lost next to the largest.",
     thresholds=(UNBALANCED_ABOVE,),
     need=Need[Case](
         words="the RMS of two or more captured target layers",
@@ -662,7 +649,8 @@ def _named(slots: Sequence[int]) -> str:
     ),
 )
 def captured_layers_unbalanced(case: Case) -> Finding | None:
-    """Find that one captured layer dominates the others at the fc's input."""
+    """The captured hidden states of the target reach the drafter's fc with such different sizes
+    that the smallest is lost next to the largest."""
     ratio, spread = case.run.groups.aux_ratio, case.run.groups.aux_ratio_interval
     if ratio is None or not ratio > UNBALANCED_ABOVE.value:
         return None

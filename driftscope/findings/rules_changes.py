@@ -112,19 +112,17 @@ decay."""
 @entry(
     title="Acceptance drops at a moment",
     topic=Topic.WHERE,
-    meaning="Requests that start after some moment of the run, or those of one label, accept "
-    "clearly fewer tokens than requests of the same kind before it, and a step describes this "
-    "better than a slope. If the served weights were updated then, the finding names the update. "
-    "The moment is estimated from the data. Kind: label, context length, structured output, "
-    "temperature and batch size. It is of high severity only if sessions that "
-    "go on across the moment, or prompts that come again, show it as well, and for information if "
-    "another run that answered the same prompts falls at the same ones.",
     thresholds=(DROPPED_BELOW, _ALPHA, UPDATE_BY_CHANCE),
     need=_ENOUGH,
 )
 def acceptance_drops(case: Case) -> Finding | None:
-    """Find a moment from which on requests accept clearly less than requests of the same kind
-    before it."""
+    """Requests that start after some moment of the run, or those of one label, accept clearly fewer
+    tokens than requests of the same kind before it, and a step describes this better than a slope.
+    If the served weights were updated then, the finding names the update. The moment is estimated
+    from the data. Kind: label, context length, structured output, temperature and batch size. It is
+    of high severity only if sessions that go on across the moment, or prompts that come again, show
+    it as well, and for information if another run that answered the same prompts falls at the same
+    ones."""
     found = drop_of(case.run.changes)
     if found is None:
         return None
@@ -276,11 +274,6 @@ def drop_of(changes: Changes | None) -> tuple[Changes, ChangePoint, str] | None:
 @entry(
     title="Acceptance moves over time, by itself no sign of the drafter",
     topic=Topic.WHERE,
-    meaning="Acceptance changes over time, but requests of one kind or the same prompts accept "
-    "as before, or requests that follow each other are alike and the recording does not say "
-    "which belong to one session: then the drafter cannot be told from the traffic. It asks for "
-    "a look if a round yields less than FELL_BELOW of what it yielded before, which users feel "
-    "whatever the reason.",
     thresholds=(
         FELL_BELOW,
         SURE_BELOW,
@@ -295,7 +288,10 @@ def drop_of(changes: Changes | None) -> tuple[Changes, ChangePoint, str] | None:
     need=_ENOUGH,
 )
 def acceptance_moves(case: Case) -> Finding | None:
-    """Find that acceptance changes over time, and that this is the traffic or may be."""
+    """Acceptance changes over time, but requests of one kind or the same prompts accept as before,
+    or requests that follow each other are alike and the recording does not say which belong to one
+    session: then the drafter cannot be told from the traffic. It asks for a look if a round yields
+    less than FELL_BELOW of what it yielded before, which users feel whatever the reason."""
     changes = case.run.changes
     if changes is None or drop_of(changes) is not None:
         return None
@@ -576,8 +572,6 @@ def _moment(time_s: float) -> str:
 @entry(
     title="Acceptance decays over the run",
     topic=Topic.WHERE,
-    meaning="Requests that begin in the last quarter of a run accept clearly fewer tokens than "
-    "those of the first quarter, without a single moment of change.",
     thresholds=(DECAYED_BELOW, MIX_SHIFT),
     need=Need[Case](
         words=f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
@@ -585,8 +579,8 @@ def _moment(time_s: float) -> str:
     ),
 )
 def acceptance_decays(case: Case) -> Finding | None:
-    """Find that requests that begin late accept clearly less than the first ones; reported for a
-    slope only."""
+    """Requests that begin in the last quarter of a run accept clearly fewer tokens than those of
+    the first quarter, without a single moment of change."""
     groups, changes = usable(case.run.groups.time), case.run.changes
     # Requests of one kind have to change, and traffic must be no explanation; too few requests to
     # test that are no objection.

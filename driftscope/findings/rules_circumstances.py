@@ -149,15 +149,13 @@ def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[f
 @entry(
     title="Acceptance collapses in long contexts",
     topic=Topic.WHERE,
-    meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
-    "shortest, under the same labels and at the same places in the answer. Differences between "
-    "contexts below 512 tokens are left to the prompts.",
     thresholds=(COLLAPSE_BELOW, LONG_FROM),
     need=_CONTEXT,
 )
 def long_context_collapse(case: Case) -> Finding | None:
-    """Find that rounds in long contexts accept clearly less than those in short ones, under the
-    same labels."""
+    """Rounds in the longest contexts accept clearly fewer tokens than those in the shortest, under
+    the same labels and at the same places in the answer. Differences between contexts below 512
+    tokens are left to the prompts."""
     contrast = case.run.groups.context_within_label
     if contrast is None or _begin(contrast.second) < LONG_FROM.value:
         return None
@@ -198,16 +196,14 @@ def long_context_collapse(case: Case) -> Finding | None:
 @entry(
     title="One label accepts less than another",
     topic=Topic.WHERE,
-    meaning="Requests with one workload label accept clearly fewer tokens than those with "
-    "another, in contexts of the same lengths. One run cannot tell whether the drafter or the "
-    "prompts are the reason: it is for information, unless the run that this one is compared "
-    "with surely loses less there.",
     thresholds=(SENSITIVE_BELOW,),
     need=_LABEL,
 )
 def template_sensitivity(case: Case) -> Finding | None:
-    """Find that one workload label accepts clearly less than another, in contexts of the same
-    lengths."""
+    """Requests with one workload label accept clearly fewer tokens than those with another, in
+    contexts of the same lengths. One run cannot tell whether the drafter or the prompts are the
+    reason: it is for information, unless the run that this one is compared with surely loses less
+    there."""
     pairs = case.run.groups.labels_within_context
     lost = [
         contrast for contrast in pairs if contrast.loses(SENSITIVE_BELOW.value, tests=len(pairs))
@@ -258,15 +254,13 @@ def template_sensitivity(case: Case) -> Finding | None:
 @entry(
     title="Context length and label cannot be separated",
     topic=Topic.WHERE,
-    meaning="Rounds in long contexts, or of one label, accept clearly fewer tokens, and too "
-    "few requests with different labels have contexts of the same lengths: the run does not "
-    "show which of the two is the reason.",
     thresholds=(COLLAPSE_BELOW, SENSITIVE_BELOW),
     need=_BOTH,
 )
 def context_or_label(case: Case) -> Finding | None:
-    """Find that acceptance differs by context length or by label, and the run does not show by
-    which."""
+    """Rounds in long contexts, or of one label, accept clearly fewer tokens, and too few requests
+    with different labels have contexts of the same lengths: the run does not show which of the two
+    is the reason."""
     open_ = [words for words in (_open_context(case), _open_label(case)) if words]
     if not open_:
         return None
@@ -421,15 +415,12 @@ def _since(case: Case, contrast: Contrast) -> str:
 @entry(
     title="One kind of text accepts less",
     topic=Topic.WHERE,
-    meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
-    "fewer tokens than those that draft the other text of the same answers, at the same places "
-    "in them.",
     thresholds=(KEEPS_BELOW, LEAST_SHARE),
     need=_TEXT,
 )
 def region_costs(case: Case) -> Finding | None:
-    """Find the kind of text that accepts clearly less than the other text of the same answers, and
-    loses the most tokens by it."""
+    """Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly fewer tokens
+    than those that draft the other text of the same answers, at the same places in them."""
     all_pairs = case.run.groups.regions_within_request
     lost = [contrast for contrast in all_pairs if _is_large(case, contrast, len(all_pairs))]
     if not lost:
@@ -466,14 +457,12 @@ def region_costs(case: Case) -> Finding | None:
 @entry(
     title="Acceptance dips where a block of text begins",
     topic=Topic.WHERE,
-    meaning="Rounds at the first tokens of a block of text accept clearly fewer tokens than "
-    "those in the rest of the same kind of text in the same answers.",
     thresholds=(KEEPS_BELOW,),
     need=_BEGINS,
 )
 def boundary_dip(case: Case) -> Finding | None:
-    """Find that the first tokens of blocks accept clearly less than the rest of the same kind of
-    text in the same answer."""
+    """Rounds at the first tokens of a block of text accept clearly fewer tokens than those in the
+    rest of the same kind of text in the same answers."""
     contrast = case.run.groups.boundary_within_request
     if contrast is None or contrast.requests < ENOUGH_REQUESTS:
         return None

@@ -94,14 +94,13 @@ MOST_MORE = 100.0
 @entry(
     title="Acceptance differs from some depth on",
     topic=Topic.ACCEPTANCE,
-    meaning="Two runs accept differently from the named depth on. The test is that of "
-    "`driftscope compare`: it covers all depths jointly, and pairs requests if both runs "
-    "answered the same prompts. A run that accepts nothing is compared like any other.",
     thresholds=(_ALPHA,),
     need=_NEED,
 )
 def runs_part(case: Case) -> Finding | None:
-    """Find that a run's acceptance by depth differs from that of the run it is compared with."""
+    """Two runs accept differently from the named depth on. The test is that of `driftscope
+    compare`: it covers all depths jointly, and pairs requests if both runs answered the same
+    prompts. A run that accepts nothing is compared like any other."""
     comparison = case.comparison
     if comparison is None or comparison.parts_from is None:
         return None
@@ -158,14 +157,12 @@ def runs_part(case: Case) -> Finding | None:
 @entry(
     title="Acceptance differs at no depth",
     topic=Topic.ACCEPTANCE,
-    meaning="No depth differs by that test. The finding states the largest difference that is "
-    "still compatible with the runs, and calls them alike only if that is small.",
     thresholds=(ALIKE_WITHIN,),
     need=_NEED,
 )
 def runs_alike(case: Case) -> Finding | None:
-    """Find that acceptance differs at no depth, with the largest difference that is still
-    possible."""
+    """No depth differs by that test. The finding states the largest difference that is still
+    compatible with the runs, and calls them alike only if that is small."""
     comparison = case.comparison
     if comparison is None or not comparison.tested or comparison.parts_from is not None:
         return None
@@ -347,16 +344,14 @@ _PAIRED: Need[ReplayCase] = Need(
     about=ReplayCase,
     title="A condition lowers the acceptance length",
     topic=Topic.WHERE,
-    meaning="The same prompts yield fewer tokens per round in this condition than in the "
-    "replay's baseline: the 95% interval of the ratio, over prompts, lies below 1.",
     need=Need(
         words="a replay of several conditions whose server reports its rounds",
         met=lambda case: any(c.length_ratio and not c.totals for c in case.run.cells),
     ),
 )
 def conditions_cost(case: ReplayCase) -> Finding | None:
-    """Find conditions in which a round yields fewer tokens than in the baseline, prompt by
-    prompt."""
+    """The same prompts yield fewer tokens per round in this condition than in the replay's
+    baseline: the 95% interval of the ratio, over prompts, lies below 1."""
     run = case.run
     cells = [cell for cell in run.cells if not cell.totals]
     lower = [(cell, r) for cell in cells if (r := cell.length_ratio) and r.differs]
@@ -389,9 +384,6 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
     about=ReplayCase,
     title="The same prompts yield another acceptance length",
     topic=Topic.ACCEPTANCE,
-    meaning="Two replays asked two drafters, or two servers, the same prompts, and the interval of "
-    "the ratio of their acceptance lengths, over prompts, excludes 1; with several conditions, at "
-    "a level that holds for all of them together.",
     thresholds=(
         Threshold(
             name="MATTERS",
@@ -406,7 +398,9 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
     ),
 )
 def replays_differ(case: ReplayCase) -> Finding | None:
-    """Find a replay that accepts another length than the one it is compared with."""
+    """Two replays asked two drafters, or two servers, the same prompts, and the interval of the
+    ratio of their acceptance lengths, over prompts, excludes 1; with several conditions, at a level
+    that holds for all of them together."""
     if case.reference is None or not case.comparability.decides(Claim.ACCEPTANCE):
         return None
     known = [(ratio, pair) for pair in case.pairs if (ratio := pair.length_ratio)]
@@ -448,11 +442,10 @@ def _surely_differs(ratio: PairedRatio, conditions: int) -> bool:
     about=ReplayCase,
     title="Not every request was answered",
     topic=Topic.GROUND,
-    meaning="Requests of a replay were refused, broke off, took too long or were never sent.",
     need=Need(words="rows of requests", met=lambda case: case.run.has_rows),
 )
 def not_answered(case: ReplayCase) -> Finding | None:
-    """Find requests without a complete answer."""
+    """Requests of a replay were refused, broke off, took too long or were never sent."""
     run = case.run
     lost = {how: n for how, n in run.ended.items() if how != Ended.ANSWERED}
     if not lost:
@@ -473,13 +466,12 @@ def not_answered(case: ReplayCase) -> Finding | None:
     about=ReplayCase,
     title="Answers to the same prompts turn out differently",
     topic=Topic.ACCEPTANCE,
-    meaning="Prompt by prompt, answers are right, complete or free of loops in one replay but "
-    "not in the other, more often than chance explains.",
     thresholds=(OUTCOME_P,),
     need=_PAIRED,
 )
 def outcomes_change(case: ReplayCase) -> Finding | None:
-    """Find answers that are right in one run but not in the other, more often than by chance."""
+    """Prompt by prompt, answers are right, complete or free of loops in one replay but not in the
+    other, more often than chance explains."""
     changed = sorted(
         _changed(case), key=lambda outcome: (outcome[0], outcome[1], outcome[2].condition)
     )
@@ -513,13 +505,12 @@ def outcomes_change(case: ReplayCase) -> Finding | None:
     about=ReplayCase,
     title="Answers turn out alike with and without speculation",
     topic=Topic.ACCEPTANCE,
-    meaning="One of two replays speculates and the other does not, and no outcome of the same "
-    "prompts differs by more than chance explains.",
     thresholds=(OUTCOME_P,),
     need=_PAIRED,
 )
 def outcomes_hold(case: ReplayCase) -> Finding | None:
-    """Find that no outcome changes between a run that speculates and one that does not."""
+    """One of two replays speculates and the other does not, and no outcome of the same prompts
+    differs by more than chance explains."""
     first, other = case.reference, case.run
     checked = sum(n for pair in case.pairs for *_, n in pair.outcomes.values())
     if first is None or first.speculates == other.speculates or not checked or _changed(case):
@@ -570,8 +561,6 @@ def _first_accepted(case: ReplayCase) -> Deciding | None:
     about=ReplayCase,
     title="Next to nothing is accepted in a replay, or in another tool's file",
     topic=Topic.ACCEPTANCE,
-    meaning="Even the drafter's first draft token is almost always rejected. Sums of another "
-    "tool's file decide it if their worst case does.",
     thresholds=(NOTHING_BELOW,),
     need=Need(
         words="counts of rounds, or rows of requests",
@@ -581,7 +570,8 @@ def _first_accepted(case: ReplayCase) -> Deciding | None:
     leads=True,
 )
 def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
-    """Find that next to nothing is accepted in a replay."""
+    """Even the drafter's first draft token is almost always rejected. Sums of another tool's file
+    decide it if their worst case does."""
     figures = _first_accepted(case)
     if figures is None or figures.interval is None or figures.interval.high >= figures.bound:
         return None
@@ -624,9 +614,6 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
     about=ReplayCase,
     title="Acceptance falls within a server's log",
     topic=Topic.WHERE,
-    meaning="Lines of the log accept clearly fewer tokens later, with more context, with more "
-    "requests at once, or some accept nothing. A line counts as one observation. It is certain of "
-    "nothing where few requests run at once, since another text changes acceptance, too.",
     thresholds=(
         Threshold(
             name="CLEAR_SHARE",
@@ -653,7 +640,9 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
     ),
 )
 def falls_in_log(case: ReplayCase) -> Finding | None:
-    """Find that acceptance falls over time, context or load within a log, or is gone in lines."""
+    """Lines of the log accept clearly fewer tokens later, with more context, with more requests at
+    once, or some accept nothing. A line counts as one observation. It is certain of nothing where
+    few requests run at once, since another text changes acceptance, too."""
     # The falls within logs, the largest first.
     found = [
         (cell, change)

@@ -76,13 +76,12 @@ def _excess(at: CalibrationAtDepth, depths: int) -> float:
 @entry(
     title="The drafter's confidence is not what it accepts",
     topic=Topic.INSIDE,
-    meaning="The drafter is surer, or less sure, of its tokens than they are accepted. That costs "
-    "nothing by itself; it matters where an engine trims drafts by confidence.",
     thresholds=(OFF_ABOVE, TEMPERATURE_ABOVE),
     need=_CALIBRATED,
 )
 def confidence_off(case: Case) -> Finding | None:
-    """Find a depth at which confidence surely is not the rate of acceptance."""
+    """The drafter is surer, or less sure, of its tokens than they are accepted. That costs nothing
+    by itself; it matters where an engine trims drafts by confidence."""
     run = case.run
     depths = [at for at in run.confidence.calibration.by_depth if at.bias_interval is not None]
     at = max(depths, key=lambda at: _excess(at, len(depths)), default=None)
@@ -126,9 +125,6 @@ def confidence_off(case: Case) -> Finding | None:
 @entry(
     title="The drafter's confidence moved against acceptance",
     topic=Topic.INSIDE,
-    meaning="From a moment on, the drafter is surer or less sure of its tokens than before, "
-    "compared with how often they are accepted, at equal kinds of text and depths. A threshold "
-    "that was right before is not right after it.",
     thresholds=(
         MOVES_ABOVE,
         Threshold(
@@ -144,7 +140,9 @@ def confidence_off(case: Case) -> Finding | None:
     ),
 )
 def confidence_moves(case: Case) -> Finding | None:
-    """Find that confidence minus acceptance changed at a moment."""
+    """From a moment on, the drafter is surer or less sure of its tokens than before, compared with
+    how often they are accepted, at equal kinds of text and depths. A threshold that was right
+    before is not right after it."""
     shift = case.run.confidence.calibration.shift
     if shift is None or not shift.p < ALPHA or shift.interval is None:
         return None

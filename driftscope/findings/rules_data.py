@@ -357,8 +357,6 @@ def enough_data(case: Case) -> Finding:
     about=ReplayCase,
     title="The measurement is not content-valid",
     topic=Topic.GROUND,
-    meaning="Its prompts are random tokens, its answers go on after their end, or too many of them "
-    "are repetition loops. Acceptance and speed of such requests hold for no traffic.",
     thresholds=(
         Threshold(
             name="LOOPS_MOST",
@@ -373,7 +371,8 @@ def enough_data(case: Case) -> Finding:
     ),
 )
 def not_content_valid(case: ReplayCase) -> Finding | None:
-    """Find that a measurement is of requests that no user sends."""
+    """Its prompts are random tokens, its answers go on after their end, or too many of them are
+    repetition loops. Acceptance and speed of such requests hold for no traffic."""
     validity = case.run.validity
     if validity.content_valid is not False:
         return None

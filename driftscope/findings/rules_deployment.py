@@ -35,9 +35,6 @@ OTHER_MIX = Threshold(
 @entry(
     title="A tensor-parallel rank holds another state",
     topic=Topic.INSIDE,
-    meaning="The drafter feeds another hidden state to its next depth on one tensor-parallel rank "
-    "than on the first. After each layer the ranks add up their parts, so that all hold the same "
-    "state: where they do not, a sum over ranks is missing in the engine's drafter.",
     thresholds=(RANKS_APART,),
     need=Need[Case](
         words="states of two tensor-parallel ranks",
@@ -45,7 +42,9 @@ OTHER_MIX = Threshold(
     ),
 )
 def rank_differs(case: Case) -> Finding | None:
-    """Find that the drafter's state is not the same on all tensor-parallel ranks."""
+    """The drafter feeds another hidden state to its next depth on one tensor-parallel rank than on
+    the first. After each layer the ranks add up their parts, so that all hold the same state: where
+    they do not, a sum over ranks is missing in the engine's drafter."""
     states = case.run.rank_states
     if states is None or states.difference < RANKS_APART.value:
         return None
@@ -71,9 +70,6 @@ def rank_differs(case: Case) -> Finding | None:
 @entry(
     title="One replica accepts less than another",
     topic=Topic.WHERE,
-    meaning="Requests that one data-parallel replica served accept clearly fewer tokens than those "
-    "of another. Replicas run the same models, so that a replica differs for a reason of its own, "
-    "unless the router sends it other requests.",
     thresholds=(REPLICA_BELOW, OTHER_MIX),
     need=Need[Case](
         words=f"two replicas with {ENOUGH_REQUESTS} requests each",
@@ -81,7 +77,9 @@ def rank_differs(case: Case) -> Finding | None:
     ),
 )
 def replica_differs(case: Case) -> Finding | None:
-    """Find that one data-parallel replica accepts clearly less than another."""
+    """Requests that one data-parallel replica served accept clearly fewer tokens than those of
+    another. Replicas run the same models, so that a replica differs for a reason of its own, unless
+    the router sends it other requests."""
     groups = usable(case.run.groups.replica)
     if len(groups) < 2:
         return None
@@ -135,9 +133,6 @@ def _beside_others(case: ReplayCase) -> list[tuple[str, float, Interval]]:
     about=ReplayCase,
     title="A replica of a fleet accepts less than the others",
     topic=Topic.WHERE,
-    meaning="In the rollups of a fleet, a replica accepts clearly fewer tokens than the others do "
-    "at the same depths of the same labels, adapters and contexts. The interval is over spans of "
-    "time, includes how much healthy replicas differ, and holds for all replicas together.",
     thresholds=(REPLICA_BELOW,),
     need=Need[ReplayCase](
         words="rollups of two replicas that served the same kinds of requests, over 5 or more "
@@ -146,7 +141,9 @@ def _beside_others(case: ReplayCase) -> list[tuple[str, float, Interval]]:
     ),
 )
 def fleet_replica_differs(case: ReplayCase) -> Finding | None:
-    """Find replicas of a fleet that accept clearly less than the others."""
+    """In the rollups of a fleet, a replica accepts clearly fewer tokens than the others do at the
+    same depths of the same labels, adapters and contexts. The interval is over spans of time,
+    includes how much healthy replicas differ, and holds for all replicas together."""
     ranked = _beside_others(case)
     below = [one for one in ranked if one[1] < REPLICA_BELOW.value and one[2].high < 1.0]
     if not below:

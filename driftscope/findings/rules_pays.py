@@ -93,9 +93,6 @@ _PLACES_COMPARED = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.FASTER}
 @entry(
     title="Serving is slower with speculation than without",
     topic=Topic.PAYS,
-    meaning="The time per output token is longer with speculation than without: measured on the "
-    "same prompts at the same load, or else bounded by step times: what the drafter takes, or what "
-    "steps with more tokens take. The finding states which.",
     thresholds=(_RUN_EFFECT, _MARGIN, _CLOCKS, WORTH),
     need=Need[Case](
         words="a run without speculation, or step times of 20 comparable steps with a draft",
@@ -103,7 +100,9 @@ _PLACES_COMPARED = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.FASTER}
     ),
 )
 def slower_than_none(case: Case) -> Finding | None:
-    """Find that speculation serves slower than no speculation."""
+    """The time per output token is longer with speculation than without: measured on the same
+    prompts at the same load, or else bounded by step times: what the drafter takes, or what steps
+    with more tokens take. The finding states which."""
     found = does_it_pay(case)
     return found if found.answer is Answer.NO else None
 
@@ -468,8 +467,6 @@ def pays(case: Case) -> Finding | None:
     about=ReplayCase,
     title="Clients are served slower with speculation than without",
     topic=Topic.PAYS,
-    meaning="The time per output token as clients see it is longer with speculation than without, "
-    "on the same prompts at the same load.",
     thresholds=(_RUN_EFFECT, _MARGIN, _CLOCKS),
     need=Need(
         words="a second replay of the same prompts, of a server without speculation",
@@ -477,7 +474,8 @@ def pays(case: Case) -> Finding | None:
     ),
 )
 def slower_for_clients(case: ReplayCase) -> Finding | None:
-    """Find that speculation serves clients slower than no speculation."""
+    """The time per output token as clients see it is longer with speculation than without, on the
+    same prompts at the same load."""
     found = _measured_at_loads(case) if case.with_and_without else None
     return found if found is not None and found.answer is Answer.NO else None
 

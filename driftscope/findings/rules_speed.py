@@ -98,8 +98,6 @@ class _Side:
 @entry(
     title="Eager and graph execution disagree",
     topic=Topic.WHERE,
-    meaning="The same drafter accepts clearly less in one execution mode than in another, "
-    "within a run or between two runs of the same models.",
     thresholds=(DISAGREE_ABOVE,),
     need=Need[Case](
         words="chains recorded in two modes, or a second run of the same models in another",
@@ -115,7 +113,8 @@ class _Side:
     ),
 )
 def modes_disagree(case: Case) -> Finding | None:
-    """Find that one drafter's acceptance depends on how it is executed."""
+    """The same drafter accepts clearly less in one execution mode than in another, within a run or
+    between two runs of the same models."""
     # Pairs to compare: groups of this run by execution, then this run with runs of the same
     # models. The flag is True for pairs within the run.
     groups = case.run.groups.execution
@@ -194,14 +193,13 @@ def _twins(case: Case, other: RunSummary) -> bool:
 @entry(
     title="A smaller K serves faster",
     topic=Topic.PAYS,
-    meaning="K is too high for the batch sizes and contexts that were served: the last depths "
-    "cost more time than their accepted tokens save. Another K was measured, or is known to "
-    "be within 5% of the fastest whatever its steps cost.",
     thresholds=(WORTH,),
     need=_OTHER,
 )
 def smaller_k(case: Case) -> Finding | None:
-    """Find that a K smaller than the one that ran, and not 0, is surely faster."""
+    """K is too high for the batch sizes and contexts that were served: the last depths cost more
+    time than their accepted tokens save. Another K was measured, or is known to be within 5% of the
+    fastest whatever its steps cost."""
     k = _faster_k(case)
     if k is None or not 0 < k < _drafted(case.run):
         return None
@@ -211,13 +209,12 @@ def smaller_k(case: Case) -> Finding | None:
 @entry(
     title="A larger K serves faster",
     topic=Topic.PAYS,
-    meaning="K is too low: a run with a larger K was measured, and its last depths save more "
-    "time than they cost.",
     thresholds=(WORTH,),
     need=_OTHER,
 )
 def larger_k(case: Case) -> Finding | None:
-    """Find that a K larger than the one that ran was measured, and is surely faster."""
+    """K is too low: a run with a larger K was measured, and its last depths save more time than
+    they cost."""
     k = _faster_k(case)
     if k is None or not k > _drafted(case.run):
         return None
@@ -262,8 +259,6 @@ def _further(advice: Advice) -> str:
 @entry(
     title="The best K depends on the batch size",
     topic=Topic.PAYS,
-    meaning="A single K for all batch sizes serves fewer tokens per second than a separate K "
-    "for some of them, among K that were measured there.",
     thresholds=(
         Threshold(
             name="GAINS_AT_LEAST",
@@ -276,7 +271,8 @@ def _further(advice: Advice) -> str:
     need=_OTHER,
 )
 def k_by_batch_size(case: Case) -> Finding | None:
-    """Find that separate measured K for some batch sizes surely beat the best single K."""
+    """A single K for all batch sizes serves fewer tokens per second than a separate K for some of
+    them, among K that were measured there."""
     advice = case.advice
     if advice is None or not advice.schedule_worth_it:
         return None
@@ -334,13 +330,12 @@ def k_evidence(case: Case, advice: Advice, k: int, gain: Estimate) -> dict[str, 
 @entry(
     title="Decode steps have no draft although no setting asked for that",
     topic=Topic.WHERE,
-    meaning="Decode steps had no draft although no setting asked for K = 0: the context limit, "
-    "a preemption, the token budget, a grammar, or a drafter that returned nothing.",
     thresholds=(MISSING_ABOVE,),
     need=ALWAYS,
 )
 def drafts_missing(case: Case) -> Finding | None:
-    """Find steps that should have drafted and did not."""
+    """Decode steps had no draft although no setting asked for K = 0: the context limit, a
+    preemption, the token budget, a grammar, or a drafter that returned nothing."""
     share, spread = case.run.groups.failed_share, case.run.groups.failed_share_interval
     if not share > MISSING_ABOVE.value:
         return None
@@ -373,13 +368,12 @@ def drafts_missing(case: Case) -> Finding | None:
 @entry(
     title="Drafts are left out on purpose",
     topic=Topic.WHERE,
-    meaning="A setting asked for K = 0, by batch size for example. That is a choice, and is "
-    "counted separately from failures to draft.",
     thresholds=(LEFT_OUT_ABOVE,),
     need=ALWAYS,
 )
 def drafts_left_out(case: Case) -> Finding | None:
-    """Find steps for which a setting asked for no draft: a choice, not a fault."""
+    """A setting asked for K = 0, by batch size for example. That is a choice, and is counted
+    separately from failures to draft."""
     share = _deliberate(case)
     if not share > LEFT_OUT_ABOVE.value:
         return None
@@ -402,14 +396,11 @@ def drafts_left_out(case: Case) -> Finding | None:
 @entry(
     title="Tool calls or structured output lose drafts",
     topic=Topic.WHERE,
-    meaning="A grammar rejected whole drafts, as happens where tool calls or structured output "
-    "begin.",
     thresholds=(BOUNDARY_ABOVE,),
     need=ALWAYS,
 )
 def structured_output_loses_drafts(case: Case) -> Finding | None:
-    """Find that a grammar discards drafts where tool calls or structured output begin and
-    continue."""
+    """A grammar rejected whole drafts, as happens where tool calls or structured output begin."""
     groups = case.run.groups
     share, spread = groups.boundary_share, groups.boundary_share_interval
     if not share > BOUNDARY_ABOVE.value:

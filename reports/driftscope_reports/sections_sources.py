@@ -62,10 +62,8 @@ from driftscope_reports.tables import (
     rows_of,
 )
 
-_Shown = tuple[int, RunSummary, NamedRequest]
-"""A request with its run and the run's index."""
 _WORDS = 3
-_COLUMNS: Columns = (
+_COLUMNS: Columns = (  # of a run's index, the run and a request of it
     ("request", lambda shown: _request_name(*shown)),
     ("label", lambda shown: shown[2].label),
     ("run", lambda shown: shown[1].label),

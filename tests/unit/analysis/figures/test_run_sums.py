@@ -36,7 +36,7 @@ from driftscope.metrics.hidden import GROWTH
 from driftscope.pipeline import conclude, summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import AUX, BY_DEPTH, MASSES
-from driftscope_reports.terminal import LEFT_OUT, figure_rows
+from driftscope_reports.tables import LEFT_OUT, figure_rows
 
 KINDS = (Prompts(label="chat"), Prompts(label="code", shift=-0.5))
 TRUTH = Truth(requests=200, rounds=20, batches=(5,), prompts=KINDS, replicas=2)
