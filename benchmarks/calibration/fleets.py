@@ -21,7 +21,7 @@ from driftscope.analysis.replays import summarise_rollups, versus
 from driftscope.analysis.rollups import Rollups
 from driftscope.analysis.statistics.ratio import MOST_SPANS
 from driftscope.findings.case import ReplayCase
-from driftscope.findings.rules_deployment import fleet_replica_differs
+from driftscope.findings.rules_circumstances import fleet_replica_differs
 
 K, STEPS = 4, 3 * MOST_SPANS
 """Draft tokens of a round, and steps of time: three in each span."""

@@ -22,7 +22,6 @@ from driftscope.findings import (
     rules_compare,
     rules_confidence,
     rules_data,
-    rules_deployment,
     rules_pays,
     rules_speed,
 )
@@ -36,7 +35,6 @@ _MODULES = (
     rules_attention,
     rules_acceptance,
     rules_circumstances,
-    rules_deployment,
     rules_changes,
     rules_pays,
     rules_speed,

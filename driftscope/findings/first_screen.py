@@ -25,15 +25,7 @@ from driftscope.analysis.speed import SpeedAtLoad, speed_by_means
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.case import Case
-from driftscope.findings.finding import (
-    URGENT,
-    Answer,
-    Finding,
-    Headline,
-    Severity,
-    Topic,
-    capital,
-)
+from driftscope.findings.finding import URGENT, Answer, Finding, Headline, Severity, Topic, capital
 from driftscope.findings.rules_compare import without_interval
 from driftscope.findings.rules_pays import model_ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH

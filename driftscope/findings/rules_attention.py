@@ -41,15 +41,7 @@ from driftscope.findings.causes import (
     loses_along_chain,
     unless_normed,
 )
-from driftscope.findings.finding import (
-    Answer,
-    Finding,
-    Severity,
-    Topic,
-    Trust,
-    figure,
-    judged,
-)
+from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH, per_depth
 from driftscope.trace.manifest import FED_BEFORE

@@ -15,13 +15,7 @@ from driftscope.analysis.advice import (
     speculative_config,
 )
 from driftscope.analysis.comparability import Claim
-from driftscope.analysis.number_words import (
-    between_percent,
-    count,
-    listed,
-    milliseconds,
-    percent,
-)
+from driftscope.analysis.number_words import between_percent, count, listed, milliseconds, percent
 from driftscope.analysis.replays import AGAIN, SPECULATION, ReplaySummary
 from driftscope.analysis.speed import (
     AT_ONCE,

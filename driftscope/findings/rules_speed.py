@@ -26,15 +26,7 @@ from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import Estimate
 from driftscope.findings.case import ALWAYS, Case, Need, Threshold, entry
-from driftscope.findings.finding import (
-    Answer,
-    Finding,
-    Severity,
-    Topic,
-    Trust,
-    figure,
-    judged,
-)
+from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 from driftscope.vocabulary import UndraftedReason
 
 BOUNDED = "its step times are bounds from other K, not measured"

@@ -12,8 +12,7 @@ from driftscope_reports.charts import has_values
 from driftscope_reports.model import Picture, Section, figures_of, section_html
 from driftscope_reports.page import Content, framed
 from driftscope_reports.sections_compare import compare
-from driftscope_reports.sections_confidence import confidence
-from driftscope_reports.sections_inside import drift, effect
+from driftscope_reports.sections_inside import confidence, drift, effect
 from driftscope_reports.sections_sources import provenance, replays, requests, stories
 from driftscope_reports.sections_speed import fallback, speed
 from driftscope_reports.sections_where import where

@@ -20,11 +20,7 @@ from driftscope.analysis.number_words import (
     percent,
     times,
 )
-from driftscope.analysis.replays import (
-    BOUNDS,
-    Cell,
-    ReplaySummary,
-)
+from driftscope.analysis.replays import BOUNDS, Cell, ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import capital
 from driftscope.findings.rules_compare import OUTCOME_WORDS

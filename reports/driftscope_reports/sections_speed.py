@@ -35,16 +35,7 @@ from driftscope.metrics import latency
 from driftscope.metrics.latency import PREDICTED_TPOT
 from driftscope.pipeline import Analysis
 from driftscope.vocabulary import UndraftedReason
-from driftscope_reports.charts import (
-    Axis,
-    Mark,
-    Unit,
-    bars,
-    expectation,
-    figure,
-    line,
-    scaled,
-)
+from driftscope_reports.charts import Axis, Mark, Unit, bars, expectation, figure, line, scaled
 from driftscope_reports.model import Picture, Section, about, by_run, by_run_table, table
 from driftscope_reports.page import part
 from driftscope_reports.tables import POLICY_COLUMNS, head_of, rows_of

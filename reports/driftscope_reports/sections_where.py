@@ -14,13 +14,7 @@ from driftscope.analysis.closeup import Timeline
 from driftscope.analysis.figures.change_points import ChangePoint, Changes
 from driftscope.analysis.figures.requests import UNLABELLED
 from driftscope.analysis.figures.results import Segment
-from driftscope.analysis.number_words import (
-    NOTHING,
-    between,
-    count,
-    listed,
-    number,
-)
+from driftscope.analysis.number_words import NOTHING, between, count, listed, number
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import capital

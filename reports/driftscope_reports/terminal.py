@@ -12,18 +12,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.analysis.advice import (
-    NO_SPECULATION,
-    Advice,
-    answer,
-    faster,
-    to_measure,
-)
-from driftscope.analysis.compare import (
-    Comparison,
-    mix_words,
-    verdict,
-)
+from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, to_measure
+from driftscope.analysis.compare import Comparison, mix_words, verdict
 from driftscope.analysis.compare_masses import mass_sentence
 from driftscope.analysis.number_words import (
     NOTHING,
