@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import partial
+from typing import TypedDict
 
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.comparability import TARGET, models_differ
@@ -462,17 +464,8 @@ def token_ids(scene: Scene) -> Look:
     )
 
 
-def embedding(scene: Scene) -> Look:
-    """Check whether the fc's output is right and what is computed from it is wrong."""
-    return _between_fc_and_head(scene, "the embedding")
-
-
-def rotary(scene: Scene) -> Look:
-    """Check the positions in attention: right input from the fc, wrong result."""
-    return _between_fc_and_head(scene, "the rotary positions")
-
-
-def _between_fc_and_head(scene: Scene, what: str) -> Look:
+def between_fc_and_head(scene: Scene, what: str) -> Look:
+    """Check whether the fc's output is right and the confidence is not, which points to `what`."""
     run, better = scene.run, scene.better
     if better is None:
         return UNSEEN
@@ -669,12 +662,12 @@ EMBEDDING = Cause(
     words="the embedding or the head is not shared with the target as in training",
     check="check whether the drafter's model.safetensors has embed_tokens.weight and "
     "lm_head.weight, and what tie_word_embeddings is in its config.json",
-    look=embedding,
+    look=partial(between_fc_and_head, what="the embedding"),
 )
 ROPE = Cause(
     words="the rotary positions differ from those in training",
     check="compare rope_theta and rope_scaling in the drafter's config.json with its training",
-    look=rotary,
+    look=partial(between_fc_and_head, what="the rotary positions"),
 )
 OTHER_TARGET = Cause(
     words="the drafter was trained for another target",
@@ -755,18 +748,17 @@ WITHOUT_WEIGHTS = CHOOSES_LENGTH
 them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspects:
-    """Causes to check, most likely first, and causes that are ruled out."""
+class Suspects(TypedDict):
+    """Two fields of a finding: causes to check, most likely first, and those ruled out."""
 
-    causes: tuple[Suspect, ...] = ()
-    ruled_out: tuple[Suspect, ...] = ()
+    causes: tuple[Suspect, ...]
+    ruled_out: tuple[Suspect, ...]
 
 
 def suspects_of(case: Case, loss: Loss | None) -> Suspects:
     """Return the causes of `loss`; none if it is None, or if the method has no weights."""
     if loss is None or case.run.manifest.method in WITHOUT_WEIGHTS:
-        return Suspects()
+        return {"causes": (), "ruled_out": ()}
     comparison = case.comparison
     scene = Scene(
         run=case.run,
@@ -788,11 +780,8 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
         )
         for verdict in Verdict
     }
-    return Suspects(
-        causes=tuple(
-            suspect
-            for verdict in (Verdict.SHOWN, Verdict.SUPPORTED, Verdict.OPEN)
-            for suspect in by_verdict[verdict]
-        ),
-        ruled_out=by_verdict[Verdict.RULED_OUT],
-    )
+    likely = (Verdict.SHOWN, Verdict.SUPPORTED, Verdict.OPEN)
+    return {
+        "causes": tuple(suspect for verdict in likely for suspect in by_verdict[verdict]),
+        "ruled_out": by_verdict[Verdict.RULED_OUT],
+    }

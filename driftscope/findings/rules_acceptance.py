@@ -168,7 +168,6 @@ def acceptance_dies(case: Case) -> Finding | None:
         return None
     rate, spread = run.acceptance.conditional[dead - 1], conditional_interval(run, dead)
     trust, because = judged(run.requests, spread, below=STOPS_BELOW.value)
-    suspects = suspects_of(case, Loss.STOPS)
     return Finding(
         severity=Severity.MEDIUM,
         statement=f"of the rounds that get to depth {dead}, {percent(rate)} are accepted there"
@@ -183,8 +182,7 @@ def acceptance_dies(case: Case) -> Finding | None:
         because=because,
         advice=f"Tokens drafted from depth {dead} on are thrown away: set num_speculative_tokens "
         f"to {dead - 1} or less.",
-        causes=suspects.causes,
-        ruled_out=suspects.ruled_out,
+        **suspects_of(case, Loss.STOPS),
         option=f'"num_speculative_tokens": {dead - 1}',
         cost_tps=case.cost_at_k(dead - 1),
     )
@@ -206,7 +204,7 @@ def nothing_accepted(case: Case) -> Finding | None:
     if not rate < NOTHING_BELOW.value:
         return None
     trust, because = judge(run)
-    suspects, sure = suspects_of(case, Loss.NOTHING), trust is not Trust.LOW
+    sure = trust is not Trust.LOW
     little = "next to nothing" if accepted_once(run) else "nothing"
     cost = "speculation costs time and gives nothing" if sure else "too few rounds to be sure"
     return Finding(
@@ -224,8 +222,7 @@ def nothing_accepted(case: Case) -> Finding | None:
         because=because,
         advice="Turn speculation off now: it costs time and gives nothing. A drafter that fails at "
         "depth 1 is misconfigured more often than bad.",
-        causes=suspects.causes,
-        ruled_out=suspects.ruled_out,
+        **suspects_of(case, Loss.NOTHING),
         option=NO_SPECULATION,
         cost_tps=case.cost_at_k(0),
     )
@@ -305,7 +302,6 @@ def acceptance_low(case: Case) -> Finding | None:
     if loss_of(run) is not Loss.LOW or spread is None or spread[0] is None:
         return None
     trust, because = judged(run.requests, spread[0], below=LOW_BELOW.value)
-    suspects = suspects_of(case, Loss.LOW)
     return Finding(
         severity=Severity.MEDIUM,
         statement=f"{percent(run.acceptance.marginal[0])} of the rounds are accepted to depth 1"
@@ -317,8 +313,7 @@ def acceptance_low(case: Case) -> Finding | None:
         confidence=trust,
         because=because,
         advice="Compare this run with one of the drafter as it was trained, on the same prompts.",
-        causes=suspects.causes,
-        ruled_out=suspects.ruled_out,
+        **suspects_of(case, Loss.LOW),
     )
 
 
@@ -344,7 +339,7 @@ def acceptance_falls(case: Case) -> Finding | None:
             Trust.MEDIUM,
             "the 95% interval excludes that nothing is lost, but contains the threshold",
         )
-    command, suspects = ablate_command(run), suspects_of(case, Loss.FALLS)
+    command = ablate_command(run)
     return Finding(
         severity=Severity.MEDIUM,
         answer=Answer.NO,
@@ -360,8 +355,7 @@ def acceptance_falls(case: Case) -> Finding | None:
         advice=f"Find out whether its own states or its wrong tokens cost this: {command}."
         if command
         else "Compare it with another drafter of the same target, on the same prompts.",
-        causes=suspects.causes,
-        ruled_out=suspects.ruled_out,
+        **suspects_of(case, Loss.FALLS),
     )
 
 

@@ -27,7 +27,16 @@ from driftscope.findings.causes import (
     is_even,
     unless_normed,
 )
-from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
+from driftscope.findings.finding import (
+    Answer,
+    Finding,
+    Number,
+    Severity,
+    Topic,
+    Trust,
+    figure,
+    judged,
+)
 from driftscope.vocabulary import Region
 
 COLLAPSE_BELOW = Threshold(
@@ -126,6 +135,18 @@ def _else_between(case: Case, contrast: Contrast) -> str:
     ).doubt(Claim.ACCEPTANCE)
 
 
+def _evidence(contrast: Contrast, bound: Threshold, better: str, worse: str) -> dict[str, Number]:
+    """Return the figures of two parts, named `better` and `worse`, of which one may keep less than
+    `bound` of the other's tokens."""
+    return {
+        f"mean_length_{better}": contrast.first_length,
+        f"mean_length_{worse}": contrast.second_length,
+        **figure("kept", contrast.kept, contrast.kept_interval),
+        "p": contrast.p,
+        "threshold": bound.value,
+    }
+
+
 def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[float | None, bool]:
     """Return the share of accepted tokens that the reference run keeps between the same two labels,
     in the same contexts, and whether `contrast` surely keeps less; None and False if it is not
@@ -174,12 +195,8 @@ def long_context_collapse(case: Case) -> Finding | None:
         f"{contrast.first}: {percent(contrast.kept)} of the accepted "
         "tokens remain",
         evidence={
-            "mean_length_short": contrast.first_length,
-            "mean_length_long": contrast.second_length,
-            **figure("kept", contrast.kept, contrast.kept_interval),
-            "p": contrast.p,
+            **_evidence(contrast, COLLAPSE_BELOW, "short", "long"),
             "labels": len(contrast.strata),
-            "threshold": COLLAPSE_BELOW.value,
         },
         confidence=trust,
         because=because + _alike("label", contrast),
@@ -229,13 +246,9 @@ def template_sensitivity(case: Case) -> Finding | None:
         f": {percent(contrast.kept)} of the accepted tokens remain{beside}"
         f"{'' if loses_more else _else_between(case, contrast)}",
         evidence={
-            "mean_length_best": contrast.first_length,
-            "mean_length_worst": contrast.second_length,
-            **figure("kept", contrast.kept, contrast.kept_interval),
-            "p": contrast.p,
+            **_evidence(contrast, SENSITIVE_BELOW, "best", "worst"),
             "labels": len(groups),
             "ranges": len(contrast.strata),
-            "threshold": SENSITIVE_BELOW.value,
             **({} if theirs is None else {"kept_reference": theirs}),
         },
         confidence=trust,
@@ -438,13 +451,9 @@ def region_costs(case: Case) -> Finding | None:
         f"{number(contrast.first_length)}; {percent(missing / (of_all + missing))} of the tokens "
         "that could be accepted are missing there",
         evidence={
-            "mean_length_others": contrast.first_length,
-            "mean_length_region": contrast.second_length,
-            **figure("kept", contrast.kept, contrast.kept_interval),
-            "p": contrast.p,
+            **_evidence(contrast, KEEPS_BELOW, "others", "region"),
             "share_of_rounds": share,
             "requests": contrast.requests,
-            "threshold": KEEPS_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -477,12 +486,8 @@ def boundary_dip(case: Case) -> Finding | None:
         f"the text after one yield {number(contrast.second_length)} tokens, and "
         f"{number(contrast.first_length)} in the rest of the same kind of text in the same answers",
         evidence={
-            "mean_length_rest": contrast.first_length,
-            "mean_length_begin": contrast.second_length,
-            **figure("kept", contrast.kept, contrast.kept_interval),
-            "p": contrast.p,
+            **_evidence(contrast, KEEPS_BELOW, "rest", "begin"),
             "requests": contrast.requests,
-            "threshold": KEEPS_BELOW.value,
         },
         confidence=trust,
         because=because,

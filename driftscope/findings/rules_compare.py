@@ -104,7 +104,6 @@ def runs_part(case: Case) -> Finding | None:
     comparison = case.comparison
     if comparison is None or comparison.parts_from is None:
         return None
-    suspects = suspects_of(case, loss_against(comparison, case.run))
     by_depth, depth = comparison.at(MARGINAL), comparison.parts_from or 1
     here, last = by_depth[depth - 1], by_depth[-1]
     better = comparison.first if accepts_less(comparison) else comparison.second
@@ -149,8 +148,7 @@ def runs_part(case: Case) -> Finding | None:
         advice=f"{better} accepts more over all depths. {_same_prompts(comparison)}"
         if sure
         else comparable.settle(Claim.ACCEPTANCE),
-        causes=suspects.causes,
-        ruled_out=suspects.ruled_out,
+        **suspects_of(case, loss_against(comparison, case.run)),
     )
 
 

@@ -54,10 +54,7 @@ _FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
         ),
     ),
     ("growth of the fed state", lambda run: times(run.hidden.growth)),
-    (
-        "attention on the chain, depth K",
-        lambda run: percent(run.attention.self_mass and run.attention.self_mass[-1]),
-    ),
+    ("attention on the chain, depth K", lambda run: _last(run.attention.self_mass)),
     ("top-1 probability, depth 1 to K", lambda run: _first_to_last(run.confidence.top1)),
     (TIME, lambda run: milliseconds(run.latency.tpot_s)),
     ("time to first token", lambda run: milliseconds(run.latency.ttft_s)),
@@ -117,6 +114,10 @@ def _with_ends(value: float | None, spread: Interval | None) -> str:
 
 def _first_to_last(values: tuple[float, ...] | None) -> str:
     return NOTHING if values is None else f"{number(values[0])} → {number(values[-1])}"
+
+
+def _last(values: tuple[float, ...] | None) -> str:
+    return percent(None if values is None else values[-1])
 
 
 # ---- parts of a run, replays

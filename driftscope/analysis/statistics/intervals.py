@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -174,22 +173,6 @@ def wilson(rate: Array, worth: Array, quantile: Array) -> tuple[Array, Array]:
     half = np.sqrt(t2 / worth * (rate * (1 - rate) + t2 / (4 * worth))) / (1 + t2 / worth)
     low, high = np.minimum(middle - half, rate), np.maximum(middle + half, rate)
     return np.clip(low, 0, 1), np.clip(high, 0, 1)
-
-
-def quantile_interval(
-    share: float, n: int, at: Sequence[float], quantiles: Sequence[float]
-) -> Interval | None:
-    """Return the interval of the quantile at `share` of `n` independent values, whose `quantiles`
-    at the shares `at` are known. Its ends are the order statistics that lie as many standard errors
-    of a binomial share away (Conover 1999, 3.2), which assumes no shape. None if these lie beyond
-    the smallest or the largest value."""
-    if not n:
-        return None
-    half = float(student(np.inf)) * math.sqrt(share * (1 - share) / n)
-    if share - half < 0 or share + half > 1:
-        return None
-    low, high = np.interp((share - half, share + half), at, quantiles)
-    return Interval.of(float(low), float(high))
 
 
 def poisson_upper_tail(observed: int, expected: float) -> float:

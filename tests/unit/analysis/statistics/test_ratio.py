@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import ndtri
 
-from driftscope.analysis.closeup import AT
 from driftscope.analysis.query.query_engine import Matrix
-from driftscope.analysis.statistics.intervals import Interval, difference, quantile_interval
+from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.statistics.ratio import (
     FEWEST_CLUSTERS,
     LEAST_SPANS,
@@ -234,20 +232,3 @@ def test_intervals_are_made_in_one_place() -> None:
 @pytest.mark.parametrize("bounds", [{}, {"above": 0.0}, {"below": 1.0}])
 def test_without_an_interval_no_trust_is_high(requests: int, bounds: dict[str, float]) -> None:
     assert judged(requests, None, **bounds)[0] is Trust.LOW  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("n", "share"), [(40, 0.5), (200, 0.5), (200, 0.95)])
-def test_a_quantile_s_interval_covers_it_whatever_the_shape(n: int, share: float) -> None:
-    random, trials = np.random.RandomState(2), 600
-    truth, covered = float(np.exp(ndtri(share))), 0
-    for _ in range(trials):
-        kept = np.quantile(random.lognormal(size=n), AT)
-        found = quantile_interval(share, n, AT, kept)
-        assert found is not None
-        covered += found.low <= truth <= found.high
-    assert 0.92 <= covered / trials <= 0.985
-
-
-def test_a_quantile_near_the_end_of_few_values_has_no_interval() -> None:
-    assert quantile_interval(0.95, 20, (0.0, 1.0), (0.0, 1.0)) is None
-    assert quantile_interval(0.5, 0, (0.0, 1.0), (0.0, 1.0)) is None
