@@ -293,6 +293,7 @@ def test_every_advice_is_given_once(analysis: Analysis, output: object) -> None:
         words = action.short_advice.replace("`", "") if output is _page else action.short_advice
         if output is _terminal:  # a command has a line of its own, and no full stop
             words = re.sub("`(driftscope [^`]+)`[ .:,]*", r"\1 ", words).strip()
+            text = " ".join(text.split())
         assert text.count(words) == 1, action.id
 
 
