@@ -138,14 +138,16 @@ def number_rows(made: Any) -> tuple[list[str], list[list[str]], int]:
         ]
         rows = [row for row in cells if any(cell not in ("–", "0") for cell in row[1:])]
         return [meta["x_title"], *(trace.name for trace in shown)], rows, 1
+    noted = any(trace.customdata for trace in shown)
     rows = [
-        [trace.name, note, _x_words(x), _cell(trace, at, unit)]
+        [trace.name, *([note] if noted else []), _x_words(x), _cell(trace, at, unit)]
         for trace in shown
         for at, (note, x) in enumerate(
             zip(trace.customdata or [""] * len(trace.x), trace.x, strict=True)
         )
     ]
-    return ["run", "about", meta["x_title"], meta["y_title"]], rows, 2
+    about = ["about"] if noted else []
+    return ["run", *about, meta["x_title"], meta["y_title"]], rows, 1 + noted
 
 
 def _cell(trace: Any, at: int, unit: Unit) -> str:

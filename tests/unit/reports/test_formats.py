@@ -296,6 +296,9 @@ def test_many_values_are_rows_of_a_table_and_each_point_has_its_note() -> None:
     head, rows, words = number_rows(figure(noted, x_title="K", y_title="y", axis=Axis.NUMBER))
     assert (head, words) == (["run", "about", "K", "y"], 2)
     assert rows[0] == ["a", "of 3", "1", "2.000"]
+    other_x = [points("a", [1.0], [2.0]), points("b", [4.0], [5.0])]
+    head, *_ = number_rows(figure(other_x, x_title="K", y_title="y", axis=Axis.NUMBER))
+    assert head == ["run", "K", "y"]
 
 
 def test_a_picture_has_values_only_if_a_run_has_one() -> None:
