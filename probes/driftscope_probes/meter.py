@@ -67,7 +67,6 @@ class Meter:
         buffers: ChainBuffers,
         sink_slots: tuple[int, ...],
         *,
-        use_lse: bool,
         use_triton: bool,
     ) -> None:
         """Raises ProbeError for an unsupported attention backend."""
@@ -90,7 +89,7 @@ class Meter:
             buffers.add_layer(name, heads * part.layer.query_size, heads, drafter.dtype)
         kinds = [part.kind for part in self._layers.values()]
         plain = all(kind.sinks is None and kind.chunk is None for kind in kinds)
-        lse = use_lse and self._triton and plain and drafter.offer_lse()
+        lse = self._triton and plain and drafter.offer_lse()
         self.strategy = "lse" if lse else "keys"
         if not self._layers:
             self.strategy = "none"

@@ -495,6 +495,5 @@ def _meter(drafter: Drafter, buffers: ChainBuffers, settings: Settings) -> Meter
         drafter,
         buffers,
         settings.sink_slots,
-        use_lse=settings.strategy != "keys",
         use_triton=_on_gpu(drafter),
     )

@@ -41,7 +41,6 @@ DEFAULT_DISTANCE_EVERY = 16
 sixteen, a recorded round takes at most 190 bytes (K = 8, one layer; measured in
 `tests/unit/trace/test_segments.py`)."""
 IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
-STRATEGIES = ("auto", "lse", "keys")
 RUN_ID = "DRIFTSCOPE_RUN_ID"
 """Variable that the processes of one start use to recognise each other; not a setting."""
 REQUEST_KEY = "DRIFTSCOPE_REQUEST_KEY"
@@ -86,9 +85,6 @@ class Settings:
     """`in-graph`: the taps run inside CUDA graphs; `eager`: in recorded steps the drafter runs
     without graphs; `shadow`: in recorded steps it runs once more without graphs, only for the
     measurement."""
-    strategy: str = "auto"
-    """Computation of attention masses: `lse` uses the served kernel's own log-sum-exp
-    (FlashAttention), `keys` reads all keys, `auto` uses `lse` if the kernel returns it."""
     token_ids: bool = False
     """Whether the drafted token ids are also recorded."""
     identifiers: bool = True
@@ -326,7 +322,6 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "distance_every": _whole(0, MAX_EVERY),
     "labels": _labels,
     "recording": _one_of(*RECORDINGS),
-    "strategy": _one_of(*STRATEGIES),
     "token_ids": _flag,
     "identifiers": _flag,
     "prompt_digests": _flag,

@@ -440,8 +440,7 @@ class Bench:
         self.drafter, self.proposer = drafter, SimpleNamespace(model=drafter.model)
         self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
         self.kernels = type(self).make_kernels(self.buffers)
-        how = {"use_lse": not self.use_triton, "use_triton": self.use_triton}
-        self.meter = Meter(drafter, self.buffers, SINKS, **how)
+        self.meter = Meter(drafter, self.buffers, SINKS, use_triton=self.use_triton)
         self.taps = Taps(drafter, self.kernels, guard, in_graph=in_graph)
         self.taps.attach(self.proposer, "model")
         shape = (2, drafter.k, len(LAYERS), HEADS, len(MASSES))

@@ -343,7 +343,6 @@ def test_every_setting_has_a_variable() -> None:
         "TOKEN_IDS": "yes",
         "IDENTIFIERS": "off",
         "RECORDING": "shadow",
-        "STRATEGY": "keys",
         "MAX_MB": "7",
         "TEST_RAISE": "after",
     }
@@ -361,7 +360,6 @@ def test_every_setting_has_a_variable() -> None:
         max_mb=7,
         test_raise="after",
         recording="shadow",
-        strategy="keys",
     )
 
 
@@ -387,7 +385,6 @@ UNFIT: dict[str, tuple[str, ...]] = {
     "TEST_RAISE": ("during",),
     "LABELS": ("x" * (MAX_LABEL_CHARS + 1),),
     "RECORDING": ("live",),
-    "STRATEGY": ("fast",),
 }
 
 
