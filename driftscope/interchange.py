@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.analysis.advice import TRIMMED
+from driftscope.analysis.cost import StepCell
 from driftscope.analysis.figures.results import Acceptance
-from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.number_words import count, percent
 from driftscope.analysis.query.row_filters import BY_LABEL
 from driftscope.analysis.summary.run_summary import RunSummary

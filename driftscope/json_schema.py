@@ -24,7 +24,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from driftscope.ablate.result import Ablation
 from driftscope.analysis.advice import Advice
-from driftscope.analysis.statistics.drift import AttentionDrift
+from driftscope.analysis.figures.attention_drift import AttentionDrift
 from driftscope.boundary.json_document import (
     ABLATION,
     ADVICE,

@@ -256,7 +256,7 @@ def summarise(
     """Return the summary of one run, whose engine stays open."""
     if isinstance(run, Path | Trace):
         run = _open(run, DuckDB)
-    sums = run if isinstance(run, Sums) else _sums(run, only, for_summary=True)
+    sums = run if isinstance(run, Sums) else _sums(run, only)
     return summary_of(label, sums, by)
 
 
@@ -276,7 +276,7 @@ def _measured(
     with closing(_open(source, inputs.engine, inputs.cluster)) as tables:
         if is_plain(tables):
             return _plain(tables, label, inputs.only)
-        sums = _sums(tables, inputs.only, for_summary=True)
+        sums = _sums(tables, inputs.only)
         return MeasuredRuns(runs=(summarise(sums, label, by=inputs.by),), sums={label: sums})
 
 
@@ -289,7 +289,7 @@ def _baseline(run: Source, inputs: Inputs) -> MeasuredRuns:
     with closing(_open(run, inputs.engine, inputs.cluster)) as tables:
         if not speculates(tables):
             return _plain(tables, BASELINE, inputs.baseline_only)
-        sums = _sums(tables, inputs.baseline_only, for_summary=True)
+        sums = _sums(tables, inputs.baseline_only)
         return MeasuredRuns(baseline=summarise(sums, BASELINE))
 
 
@@ -304,7 +304,7 @@ def _open(run: Run, engine: Callable[[], Engine], cluster: str | None = None) ->
     return replace(tables, cluster=cluster)
 
 
-def _sums(tables: Tables, only: Filter = EVERYTHING, *, for_summary: bool = False) -> Sums:
+def _sums(tables: Tables, only: Filter = EVERYTHING) -> Sums:
     """Return the sums over the rows to keep, without the requests that the recording or its cut
     shows in part; everything after this leaves them out, too."""
     begin_s, part = -math.inf, None
@@ -314,13 +314,11 @@ def _sums(tables: Tables, only: Filter = EVERYTHING, *, for_summary: bool = Fals
         tables, begin_s = narrow(tables, only.conditions(last_s)), only.begin_s(last_s)
     cohort, left_out = cohort_of(tables, begin_s)
     kept = tables if left_out is None else narrow(tables, (), left_out)
-    return replace(collect(kept, cohort, for_summary=for_summary), slice=part)
+    return replace(collect(kept, cohort), slice=part)
 
 
 def _whole(run: Sums) -> Sums:
-    """Return the sums; raises NoDataError if most of their rounds are of requests seen in part, and
-    DamagedTraceError for chains that no writer produces."""
-    run.chain_sums.wait()
+    """Return the sums; raises NoDataError if most of their rounds are of requests seen in part."""
     if run.cohort is not None and not run.cohort.enough:
         raise NoDataError(
             f"{run.tables.path}: cannot tell how it compares: less than half of its rounds are of "

@@ -21,15 +21,17 @@ from numpy.random import RandomState
 from benchmarks.calibration.runs import Floats, Ints, chance
 from benchmarks.calibration.table import COVERED, Bound, Figures, holds, table, within
 from driftscope.analysis.advice import WORTH_SAYING, Choice, choose
-from driftscope.analysis.cost import CostModel, evened, fit
+from driftscope.analysis.cost import CostModel, StepCell, evened, fit
 from driftscope.analysis.figures.calibration import Scored, calibrations
-from driftscope.analysis.figures.steps import StepCell
-from driftscope.analysis.policies import ORACLE, Policy, Recorded, policies
 from driftscope.analysis.time_per_token import (
     CUT_OFF_BY,
     ONE_TOKEN,
+    ORACLE,
+    Policy,
+    Recorded,
     RoundLength,
     Served,
+    policies,
     times_at,
     times_over,
 )

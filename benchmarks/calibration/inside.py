@@ -30,10 +30,7 @@ from benchmarks.calibration.table import (
     means,
     table,
 )
-from driftscope.analysis.figures.calibration import Scored, calibrations
-from driftscope.analysis.statistics import association as relation
-from driftscope.analysis.statistics.association import Rows, association
-from driftscope.analysis.statistics.drift import (
+from driftscope.analysis.figures.attention_drift import (
     MARGIN,
     SINK_FLOOR,
     SINK_LOST_BELOW,
@@ -41,11 +38,13 @@ from driftscope.analysis.statistics.drift import (
     Answer,
     AttentionDrift,
     DistanceSums,
-    LongSums,
     SinkSums,
     drift_by_distance,
     with_sink,
 )
+from driftscope.analysis.figures.calibration import Scored, calibrations
+from driftscope.analysis.statistics import strata as relation
+from driftscope.analysis.statistics.strata import Rows, association
 from driftscope.findings.rules_confidence import confidence_moves, confidence_off
 from driftscope.trace.records import edges_of
 
@@ -187,11 +186,9 @@ def _drift(
         first=by_cluster(sink[:, 0]),
         last=by_cluster(sink[:, -1]),
         even=by_cluster(even),
-        long=LongSums(
-            chains=by_cluster(long).astype(np.int64),
-            weight=by_cluster(long),
-            first=by_cluster(sink[:, 0] * long),
-        ),
+        long_chains=by_cluster(long).astype(np.int64),
+        long_weight=by_cluster(long),
+        long_first=by_cluster(sink[:, 0] * long),
     )
     return with_sink(drift_by_distance(sums, edges_of(DEPTHS)), sinks)
 

@@ -8,18 +8,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
-from driftscope.analysis.cost import CostModel, Span, evened, fit
-from driftscope.analysis.figures.steps import MIN_STEPS, StepCell
+from driftscope.analysis.cost import MIN_STEPS, CostModel, Span, StepCell, evened, fit
 from driftscope.analysis.number_words import count, listed, percent
-from driftscope.analysis.policies import Policy, Recorded, policies
-from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.intervals import Estimate, Interval
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary, first_token_differs
 from driftscope.analysis.time_per_token import (
     ONE_TOKEN,
     WIDEST,
-    Estimate,
+    Policy,
     Prediction,
+    Recorded,
     RoundLength,
     Served,
     Times,
@@ -27,6 +26,7 @@ from driftscope.analysis.time_per_token import (
     gain_of,
     length_at,
     length_warnings,
+    policies,
     possible_growth,
     prediction,
     round_lengths,
@@ -200,12 +200,7 @@ class Choice:
 
 
 def choose(
-    times: Times,
-    order: Times,
-    measured: Collection[int],
-    *,
-    ran: int | None,
-    growth: float,
+    times: Times, order: Times, measured: Collection[int], *, ran: int | None, growth: float
 ) -> Choice:
     """Return the choice; `times` are over the batch sizes as served, and `order` are those times
     with runs evened out, which decide which K is the faster one.
@@ -339,7 +334,7 @@ class Advice:
     """Output tokens per second of the busy engine with the K that ran, all requests together; None
     if a step takes no time."""
     policies: tuple[Policy, ...] = ()
-    """What a confidence threshold, or no draft above a batch size, would have served; () if the
+    """What a confidence threshold would have served; () if the
     run drafted several K, or if drafts were trimmed already."""
     held_out: float | None = None
     """Relative error with which the step times of half of the run predict those of the other half,

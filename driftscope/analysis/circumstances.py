@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.chain_shape import Shape
-from driftscope.analysis.figures.chains import Chains
+from driftscope.analysis.figures.chains import Chains, Shape
 from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Rounds, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.query_engine import Codes, Matrix, in_order, whole
-from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, clusters, cut, table
+from driftscope.analysis.query.record_views import CHOSEN, REQUEST, cut, numbered, table
 from driftscope.analysis.query.row_filters import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.statistics.ratio import intervals, rate_over_clusters
@@ -59,8 +58,6 @@ class Group:
     """95% interval; None with fewer than two requests."""
     marginal: tuple[float, ...]
     marginal_interval: tuple[Interval | None, ...] | None
-    served_length: float | None = None
-    """Acceptance length as served; equal to `mean_length` in a run of one K."""
     share_of_rounds: float | None = None
     """Share of the rounds whose kind of text is known; None for other groups."""
 
@@ -189,7 +186,6 @@ def group_of(name: str, rounds: Rounds) -> Group:
         rounds=len(rounds),
         mean_length=float(comparable.value[0]),
         mean_length_interval=spread[0] if spread else None,
-        served_length=acceptance.mean_length,
         marginal=acceptance.marginal,
         marginal_interval=acceptance.marginal_interval,
     )
@@ -211,7 +207,7 @@ def loops_of(run: Sums) -> dict[str, Any]:
     looping = 0
     if maybe.any():
         requests = rounds.request[maybe]
-        run.requests.show(run.tables.engine, SUSPECTS, requests, requests)
+        run.requests.show(run.tables.engine, CHOSEN, requests)
         last_rounds = run.tables.engine.rows(whole_at_the_end(run.shape, LOOP_ROUNDS))
         looping = int((whole(last_rounds, "whole") == LOOP_ROUNDS).sum())
     return {
@@ -223,12 +219,12 @@ def loops_of(run: Sums) -> dict[str, Any]:
 
 @cache
 def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
-    """Count, for each request in SUSPECTS, those of its `last` rounds that drafted a full K and
+    """Count, for each request in CHOSEN, those of its `last` rounds that drafted a full K and
     were accepted whole."""
     import ibis
 
     rows = table("verify")
-    rows = rows.filter(rows.verified > 0).join(clusters(SUSPECTS), REQUEST)
+    rows = rows.filter(rows.verified > 0).join(numbered(CHOSEN), REQUEST)
     order = ibis.window(group_by="cluster", order_by=rows.time_s.desc())
     rows = rows.mutate(back=ibis.row_number().over(order))
     rows = rows.filter(rows.back < last)
@@ -273,7 +269,7 @@ def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
     power = whole(run.in_context, "bucket")[mine]
     cells = Cells(
         place=place_in_answer(power, prompt[request[mine]], output[request[mine]]),
-        request=run.clusters[request[mine]],
+        request=run.requests.units.unit[request[mine]],
         label=label,
         context=context,
         tokens=rounds.comparable_tokens()[mine, 0],

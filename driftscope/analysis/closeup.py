@@ -13,25 +13,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.chain_shape import BY_HEAD, kinds_of_steps
-from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests
+from driftscope.analysis.figures.chains import BY_HEAD
+from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.query_engine import (
-    Codes,
-    Later,
-    Matrix,
-    floats,
-    in_order,
-    ints,
-    total,
-    whole,
-)
+from driftscope.analysis.query.query_engine import Codes, Matrix, floats, in_order, whole
 from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import first_line
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length
-from driftscope.metrics.attention import finite_mean
+from driftscope.metrics.attention import finite_mean, ratio
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.regions import first_drafted, regions_at
 from driftscope.trace.segments import DERIVED_KEY, restore
@@ -62,6 +53,7 @@ def durations_of(
 ) -> Mapping[str, Distribution]:
     """Return the distributions of the durations that the run has, by name; `rounds` may cover only
     some of its requests."""
+    steps = steps.filter(pa.array(whole(steps, "chains") > 0))
     probe_s = floats(steps, "probe_s")
     # The times from each output of a request to its next, in seconds; an output is one token
     # plus the accepted drafts.
@@ -118,7 +110,7 @@ def heads_of(table: pa.Table, k: int) -> Heads | None:
     """Return means over the chains of `table`; None if no chain has masses by head."""
     if not table.num_rows:
         return None
-    layers, heads = int(ints(table, "layers")[0]), int(ints(table, "heads")[0])
+    layers, heads = int(whole(table, "layers")[0]), int(whole(table, "heads")[0])
     width = k * layers * heads * len(MASS_CLASSES)
     flat = [row for row in table.column("head_mass").to_pylist() if len(row) == width]
     if not flat or not width:
@@ -225,8 +217,6 @@ def regions_of(
 ROUND_COLUMNS = (*REQUEST, "time_s", "position", "verified", "accepted", "reason")
 NOT_OPENED = ("top1", "entropy", *AUX, BY_HEAD, DISTANCE_MASS)
 """List columns of chains that a close-up of single requests does not show."""
-STEPS = 100_000
-"""Number of steps whose durations are read, taken evenly from all steps."""
 ONE_BY_ONE = 1_000_000
 """Number of chains in a run above which the chains of single requests are found by their steps."""
 HEAD_CHAINS = 10_000
@@ -279,19 +269,11 @@ def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
     return whole_rows.select(rows.column_names).replace_schema_metadata(None)
 
 
-def steps_that_drafted(tables: Tables) -> pa.Table:
-    """Return the durations of steps that drafted, of every n-th step if there are many."""
-    rows = table("step")
-    many = total(tables.engine.rows(kinds_of_steps()), "rows")
-    drew = rows.filter((rows.chains > 0) & (rows.step % _every(many, STEPS) == 0))
-    steps = tables.engine.rows(drew.select("step", "replica", "step_s", "draft_s", "probe_s"))
-    return in_order(steps, "step", "replica", "step_s", "draft_s")
-
-
 def chains_by_head(tables: Tables, chains: int) -> pa.Table:
     """Return the chains with masses by head, of every n-th step if there are many chains."""
     rows = table("draft")
-    there = rows.filter(rows[BY_HEAD].notnull() & (rows.step % _every(chains, HEAD_CHAINS) == 0))
+    every = max(1, -(-chains // HEAD_CHAINS))
+    there = rows.filter(rows[BY_HEAD].notnull() & (rows.step % every == 0))
     columns = (*REQUEST, "step", "layers", "heads", BY_HEAD)
     masses_by_head = tables.engine.rows(there.select(*columns))
     return in_order(masses_by_head, "step", "replica", "request")
@@ -299,10 +281,6 @@ def chains_by_head(tables: Tables, chains: int) -> pa.Table:
 
 def _rows_of_requests(rows: ir.Table, names: Sequence[str]) -> ir.Table:
     return rows.filter(rows.request.isin(sorted(set(names))))
-
-
-def _every(many: int, wanted: int) -> int:
-    return max(1, -(-many // wanted))
 
 
 NAMED_EACH = 50
@@ -387,7 +365,7 @@ def named_of(
 ) -> tuple[NamedRequest, ...]:
     """Return the rows of the table; `rounds` has the rounds of `chosen`, and possibly of others."""
     codes, wanted = requests.codes(rounds), set(chosen.tolist())
-    verified, accepted = ints(rounds, "verified").tolist(), ints(rounds, "accepted").tolist()
+    verified, accepted = whole(rounds, "verified").tolist(), whole(rounds, "accepted").tolist()
     signs: dict[int, list[str]] = {}
     for at, request in enumerate(codes.tolist()):
         if request in wanted:
@@ -449,15 +427,15 @@ def _opened(
 ) -> OpenedRequest:
     steps, rounds = rounds.num_rows, rounds.slice(0, MAX_ROUNDS)
     latest = {chain["position"]: chain for chain in chains.to_pylist()}
-    position = ints(rounds, "position").tolist()
+    position = whole(rounds, "position").tolist()
     found = [latest.get(place, {}) for place in position]
     region, copied = regions_of(position, answer)
     return OpenedRequest(
         request=name,
         steps=steps,
         position=tuple(position),
-        verified=tuple(ints(rounds, "verified").tolist()),
-        accepted=tuple(ints(rounds, "accepted").tolist()),
+        verified=tuple(whole(rounds, "verified").tolist()),
+        accepted=tuple(whole(rounds, "accepted").tolist()),
         reason=tuple(rounds.column("reason").to_pylist()),
         masses={
             column: tuple(_mass(chain, column) for chain in found)
@@ -516,8 +494,8 @@ SAMPLED = 500
 """Number of requests whose outputs are timed one by one, taken evenly from all requests."""
 
 
-def closeup_of(run: Sums) -> Later[CloseUp]:
-    """Read the rows of the close-up of a run, to be computed later."""
+def closeup_of(run: Sums, steps: pa.Table) -> CloseUp:
+    """Return the close-up of a run; `steps` are those of `StepTimes`."""
     requests, per, recorded = run.requests, _per_request(run), int(run.recorded.sum())
     chosen = ranked(per)
     opened = ends_of(chosen)
@@ -532,15 +510,12 @@ def closeup_of(run: Sums) -> Later[CloseUp]:
         _rows_of_requests(rows, _names(requests, opened)).select(*columns)
     )
     by_head = chains_by_head(run.tables, recorded)
-    timeline, drafted = timeline_of(run.tables, *_span(run)), steps_that_drafted(run.tables)
-    return Later(
-        lambda: CloseUp(
-            timeline=timeline,
-            durations=durations_of(requests, drafted, rounds),
-            heads=heads_of(by_head, run.shape.depths),
-            named=named_of(requests, per, chosen, rounds),
-            opened=opened_of(requests, opened, rounds, chains, texts),
-        )
+    return CloseUp(
+        timeline=timeline_of(run.tables, *_span(run)),
+        durations=durations_of(requests, steps, rounds),
+        heads=heads_of(by_head, run.shape.depths),
+        named=named_of(requests, per, chosen, rounds),
+        opened=opened_of(requests, opened, rounds, chains, texts),
     )
 
 
@@ -561,23 +536,16 @@ def _per_request(run: Sums) -> PerRequest:
     n = len(run.requests)
     mine = run.rounds.request
     count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
-    growth = own = np.full(n, np.nan)
-    if n <= MAX_CLUSTERS:  # otherwise drift is known only per group of requests
-        # Growth of the hidden state and attention on the chain at the last depth,
-        # [clusters] each.
-        chains, out = run.chains, []
-        for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
-            values = np.full(n, np.nan)
-            if mean is not None:
-                top, bottom = mean.top[:, -1], mean.bottom[:, -1]
-                values[chains.cell] = np.where(
-                    bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan
-                )
-            out.append(values)
-        growth, own = (out[0], out[1])
+    # Growth of the hidden state and attention on the chain at the last depth, [requests] each.
+    chains, drift = run.chains, []
+    for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
+        values = np.full(n, np.nan)
+        if mean is not None:
+            values[chains.request] = ratio(mean.top[:, -1], mean.bottom[:, -1])
+        drift.append(values)
     pairs = zip(accepted.tolist(), count.tolist(), strict=True)
     length = np.array([mean_length(a, n) if n else np.nan for a, n in pairs], dtype=np.float64)
-    return PerRequest(rounds=count, mean_length=length, growth=growth, self_mass=own)
+    return PerRequest(rounds=count, mean_length=length, growth=drift[0], self_mass=drift[1])
 
 
 def _summed(of: Codes, values: NDArray[np.int64] | Matrix, n: int) -> Matrix:

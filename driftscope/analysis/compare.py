@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from driftscope.analysis.comparability import NO_DIFFERENCE, Claim, Comparability, comparability_of
-from driftscope.analysis.figures.requests import MAX_CLUSTERS
 from driftscope.analysis.figures.rounds import Rounds, Side, grouped
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.number_words import (
@@ -80,6 +79,9 @@ def figures_at(side: Side, mix: Mapping[str, float], k: int) -> Ratio:
     return weighted(parts, list(mix.values()))
 
 
+MOST_GROUPS = 8192
+"""Number of requests of a run above which they are compared in groups: intervals over so many
+groups are as wide as over requests, and memory is bounded."""
 TESTABLE = 10
 """Smallest number of clusters of requests in each run with a round accepted to a depth, and also of
 clusters with a round that is not, for which a label's depth is tested: with fewer, a variance over
@@ -261,7 +263,7 @@ def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> C
     """Compare two sides, whose rows are pairs unless the pairing is UNPAIRED."""
     paired = pairing.how != UNPAIRED
     requests = len(a.labels), len(b.labels)
-    a, b = grouped((a, b), MAX_CLUSTERS, paired=paired)
+    a, b = grouped((a, b), MOST_GROUPS, paired=paired)
     mix = {} if paired else common_mix(a, b)
     whole = tuple(_whole(a, b, paired, mix))
     parts = tuple(_by_label(a, b, paired))
@@ -320,14 +322,14 @@ def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator
         ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
     joint_test = joint(*ratios, paired=paired)
     edges = _Edges(a.rounds, b.rounds, ratios)
-    for at, row in enumerate(_differences(ratios, paired, WHOLE, _least(a, b))):
+    for at, row in enumerate(_of_acceptance_in(ratios, a, b, paired=paired)):
         exact = at > 0 and edges.at(at)
         if at and not exact and paired and joint_test.gap[at] == 0 and joint_test.error[at] == 0:
             # The rate is equal in both requests of each pair. The share of pairs in which it is not
             # lies below an exact bound, and so does the difference.
             most = exact_interval(0, len(a.rounds.by_cluster().rounds)).high
             same = Interval.of(-most, most)
-            yield replace(row, interval=same, simultaneous=same)
+            yield replace(row, interval=same, p=None, simultaneous=same)
             continue
         own = edges.own(at) if exact else (row.first_interval, row.second_interval)
         yield replace(
@@ -350,14 +352,10 @@ def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
     for label in sorted({*a.labels} & {*b.labels}):
         mine, theirs, k = a.labelled(label), b.labelled(label), _depths(a, b)
         ratios = figures_of(mine.rounds, k), figures_of(theirs.rounds, k)
-        gap, error, df = gap_of(*ratios, paired=paired)
-        p = p_values(gap, error, df)
         usable = [True, *_testable(mine.rounds.by_cluster(), theirs.rounds.by_cluster(), k)]
-        for at, row in enumerate(_differences(ratios, paired, label, _least(a, b))):
-            known = usable[at] and bool(np.isfinite(p[at]))
-            yield replace(
-                row, interval=row.interval if known else None, p=float(p[at]) if known else None
-            )
+        rows = _of_acceptance_in(ratios, a, b, paired=paired, segment=label)
+        for row, tested in zip(rows, usable, strict=True):
+            yield row if tested else replace(row, interval=None, p=None)
 
 
 def _depths(a: Side, b: Side) -> int:
@@ -365,37 +363,55 @@ def _depths(a: Side, b: Side) -> int:
     return min(a.rounds.comparable_k, b.rounds.comparable_k)
 
 
-def _least(a: Side, b: Side) -> float:
-    return MATTERS if a.rounds.comparable_k == b.rounds.comparable_k else MATTERS_OF_OTHER_K
-
-
-def _differences(
-    ratios: tuple[Ratio, Ratio], paired: bool, segment: str, least: float
+def differences_of(
+    names: Sequence[tuple[str, int | None]],
+    ratios: tuple[Ratio, Ratio],
+    least: Sequence[float],
+    *,
+    paired: bool,
+    segment: str = WHOLE,
+    supported: bool = False,
 ) -> Iterator[Difference]:
-    """Yield the difference of each figure, untested; one below `least`, a share of the length or of
-    the rounds, does not matter."""
+    """Yield the difference of each figure of two ratios, tested alone; `names` are its metric and
+    depth, and `least` is what matters. With `supported`, only figures of enough clusters have an
+    interval."""
     gap, error, df = gap_of(*ratios, paired=paired)
-    half = student(df) * error
+    half, p = student(df) * error, p_values(gap, error, df)
     own = [own_intervals(ratio) for ratio in ratios]
-    for at in range(len(gap)):
-        known = error[at] > 0 and all(bool(ratio.supported[at]) for ratio in ratios)
-        clusters = float(min(ratio.df[at] for ratio in ratios)) + 1.0
+    for at, (metric, depth) in enumerate(names):
+        known = bool(np.isfinite(p[at]))
+        wide = supported and not all(bool(ratio.supported[at]) for ratio in ratios)
+        clusters = float(min(ratio.df[at] for ratio in ratios)) + 1.0 if supported else None
         yield Difference(
-            metric=MARGINAL if at else LENGTH,
-            depth=at or None,
+            metric=metric,
+            depth=depth,
             segment=segment,
             first=float(ratios[0].value[at]),
             second=float(ratios[1].value[at]),
             difference=float(gap[at]),
-            least=least if at else least * float(ratios[0].value[at]),
+            least=least[at],
             first_interval=own[0][at],
             second_interval=own[1][at],
             interval=Interval.of(gap[at] - half[at], gap[at] + half[at], clusters)
-            if known
+            if known and not wide
             else None,
-            p=None,
+            p=float(p[at]) if known else None,
             p_adjusted=None,
         )
+
+
+def _of_acceptance_in(
+    ratios: tuple[Ratio, Ratio], a: Side, b: Side, *, paired: bool, segment: str = WHOLE
+) -> Iterator[Difference]:
+    """Yield the differences of the figures that `figures_of` returns."""
+    alike = a.rounds.comparable_k == b.rounds.comparable_k
+    least = MATTERS if alike else MATTERS_OF_OTHER_K
+    depths = range(1, len(ratios[0].value))
+    names = [(LENGTH, None), *((MARGINAL, depth) for depth in depths)]
+    matters = [least * float(ratios[0].value[0]), *(least for _ in depths)]
+    yield from differences_of(
+        names, ratios, matters, paired=paired, segment=segment, supported=True
+    )
 
 
 def own_intervals(ratio: Ratio) -> tuple[Interval | None, ...]:
@@ -554,8 +570,15 @@ def _time_differences(
                 ]
                 for codes in clusters
             ]
-            both = [_difference(name, pair, paired) for pair in means if len(pair) == 2]
-            yield max(both, key=_width)
+            both = [(pair[0], pair[1]) for pair in means if len(pair) == 2]
+            rows = [
+                row
+                for pair in both
+                for row in differences_of(
+                    [(name, None)], pair, [MATTERS * float(pair[0].value[0])], paired=paired
+                )
+            ]
+            yield max(rows, key=_width)
 
 
 def _width(difference: Difference) -> float:
@@ -567,26 +590,6 @@ def _mean(values: Matrix, unit: Codes) -> Ratio:
     """Return the mean over requests, with its influences over units."""
     column = values[:, None]
     return ratio_over(ratio_of, (column, np.ones_like(column)), unit)
-
-
-def _difference(name: str, means: list[Ratio], paired: bool) -> Difference:
-    gap, error, df = gap_of(*means, paired=paired)
-    half, p = student(df) * error, p_values(gap, error, df)
-    known = bool(np.isfinite(p[0]))
-    return Difference(
-        metric=name,
-        depth=None,
-        segment=WHOLE,
-        first=float(means[0].value[0]),
-        second=float(means[1].value[0]),
-        difference=float(gap[0]),
-        least=MATTERS * float(means[0].value[0]),
-        first_interval=own_intervals(means[0])[0],
-        second_interval=own_intervals(means[1])[0],
-        interval=Interval.of(float((gap - half)[0]), float((gap + half)[0])) if known else None,
-        p=float(p[0]) if known else None,
-        p_adjusted=None,
-    )
 
 
 _ALONE = {"": "requests without a label", OTHER: "rare labels together"}

@@ -8,48 +8,24 @@ there, whatever else each run recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
-from driftscope.analysis.compare import (
-    MATTERS,
-    NO_MASSES,
-    WHOLE,
-    Difference,
-    MassComparison,
-    own_intervals,
-    p_values,
-    together,
-)
-from driftscope.analysis.figures.chain_shape import Elements, Shape
-from driftscope.analysis.figures.chains import deep_enough
+from driftscope.analysis.compare import MATTERS, NO_MASSES, MassComparison, differences_of, together
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.verified_chains import (
     COMPARED,
     KEY,
-    WITHIN,
-    chain_sample,
     column,
+    internals,
     look_at,
-    verified_chains,
 )
 from driftscope.analysis.number_words import count
 from driftscope.analysis.pairing import UNPAIRED, Pairing, pair_sides
 from driftscope.analysis.query.query_engine import Codes, Matrix, floats, whole
-from driftscope.analysis.query.record_views import Derived, sampled
-from driftscope.analysis.statistics.intervals import Interval, student
-from driftscope.analysis.statistics.permutation import gap_of
-from driftscope.analysis.statistics.ratio import Ratio, ratio_of, ratio_over
-from driftscope.metrics import attention
+from driftscope.analysis.statistics.ratio import ratio_of, ratio_over
 from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 from driftscope.vocabulary import GENERATED_MASS, PROMPT_MASS, SELF_MASS, SINK_MASS
-
-if TYPE_CHECKING:
-    import ibis.expr.types as ir
 
 COLUMNS = {
     SINK.name: SINK_MASS,
@@ -84,7 +60,7 @@ def compare_masses(first: Sums, second: Sums) -> MassComparison:
         tables = _in_common(tables, pairing)
     if min(table.num_rows for table in tables) < LEAST_ROUNDS:
         return NO_MASSES
-    units = [run.clusters[whole(t, KEY[0])] for run, t in zip(runs, tables, strict=True)]
+    units = [run.requests.units.unit[whole(t, KEY[0])] for run, t in zip(runs, tables, strict=True)]
     if paired:
         units[1] = units[0]
         rate = floats(tables[0], "rate") * floats(tables[1], "rate")
@@ -100,7 +76,14 @@ def compare_masses(first: Sums, second: Sums) -> MassComparison:
         for v, w, unit in zip(values, weights, units, strict=True)
     ]
     return MassComparison(
-        differences=together(_differences(places, (sides[0], sides[1]), paired)),
+        differences=together(
+            differences_of(
+                [(name, index + 1) for name, index in places],
+                (sides[0], sides[1]),
+                [MATTERS] * len(places),
+                paired=paired,
+            )
+        ),
         rounds=(tables[0].num_rows, tables[1].num_rows),
         same_rounds=paired,
     )
@@ -121,30 +104,6 @@ def mass_sentence(masses: MassComparison) -> str:
     return f"Attention: no difference of a point at depths 1 and {depth}, over {rounds}."
 
 
-def _differences(
-    places: list[tuple[str, int]], sides: tuple[Ratio, Ratio], paired: bool
-) -> Iterator[Difference]:
-    gap, error, df = gap_of(*sides, paired=paired)
-    half, p = student(df) * error, p_values(gap, error, df)
-    own = [own_intervals(side) for side in sides]
-    for at, (name, index) in enumerate(places):
-        known = bool(np.isfinite(p[at]))
-        yield Difference(
-            metric=name,
-            depth=index + 1,
-            segment=WHOLE,
-            first=float(sides[0].value[at]),
-            second=float(sides[1].value[at]),
-            difference=float(gap[at]),
-            least=MATTERS,
-            first_interval=own[0][at],
-            second_interval=own[1][at],
-            interval=Interval.of(gap[at] - half[at], gap[at] + half[at]) if known else None,
-            p=float(p[at]) if known else None,
-            p_adjusted=None,
-        )
-
-
 def _thinned(runs: tuple[Sums, Sums], pairing: Pairing) -> tuple[Codes, Codes]:
     """Return the paired requests, evenly thinned to those that have COMPARED chains at most."""
     both = (pairing.first, pairing.second)
@@ -153,32 +112,12 @@ def _thinned(runs: tuple[Sums, Sums], pairing: Pairing) -> tuple[Codes, Codes]:
     return both[0][::every], both[1][::every]
 
 
-@cache
-def masses(shape: Shape, derived: Derived, in_steps: bool, last: int) -> ir.Table:
-    """Return the verified chains of one file layout, one row each, with the masses at the first
-    depth and at index `last`, averaged over layers."""
-    rows = sampled(deep_enough(shape), WITHIN, in_steps)
-    lists = Elements(rows, dict(derived), shape)
-    columns = {
-        column(name, index): attention.over_layers(lists.layers(name, index))
-        for name in COLUMNS.values()
-        if name not in shape.absent
-        for index in dict.fromkeys((0, last))
-    }
-    chains = rows.select(*KEY, chain_s=rows.time_s, **columns)
-    rounds = verified_chains()
-    both = rounds.join(chains, [*KEY, rounds.drafted_s == chains.chain_s])
-    return both.select(*KEY, "rate", *columns)
-
-
 def _chains(run: Sums, among: Codes | None, last: int) -> pa.Table:
     """Return the verified chains of some requests, or of a sample, all of whose masses are
     finite, by request and position."""
-    look_at(run, among)
-    sample = chain_sample(run, COMPARED, among)
-    sample.show(run, WITHIN, np.arange(len(run.requests)))
-    in_steps = sample.steps is not None
-    rows = run.tables.of_parts(lambda derived: masses(run.shape, derived, in_steps, last))
+    in_steps = look_at(run, among)
+    names, depths = tuple(COLUMNS.values()), tuple(dict.fromkeys((0, last)))
+    rows = run.tables.of_parts(lambda part: internals(run.shape, part, in_steps, names, depths))
     known = np.all(
         [np.isfinite(floats(rows, name)) for name in rows.column_names if name not in KEY], axis=0
     )

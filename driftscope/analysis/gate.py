@@ -36,7 +36,8 @@ from driftscope.analysis.conditions import (
     tree_of,
 )
 from driftscope.analysis.number_words import listed
-from driftscope.analysis.statistics.intervals import FOR_POWER, Z95
+from driftscope.analysis.speed import with_run_effect
+from driftscope.analysis.statistics.intervals import FOR_POWER, Interval
 from driftscope.analysis.validity import RUN_EFFECT
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import first_line, read_text
@@ -157,19 +158,21 @@ Values = dict[str, Quantity | str | None]
 """Figures that were read, by path; `Relation.basis` follows the path of a figure of a relation."""
 
 
-def holds(node: exp.Expression, facts: Facts, values: Values) -> bool | None:
-    """Return whether a condition surely holds (True) or surely does not (False); the figures that
-    it read are added to `values`.
+def holds(node: exp.Expression, facts: Facts, values: Values, factors: list[float]) -> bool | None:
+    """Return whether a condition surely holds (True) or surely does not (False). The figures that
+    it read are added to `values`, and of each comparison that an interval leaves open, to
+    `factors`, how many times as many requests would decide it if the difference stays as it is:
+    infinite if it is 0; none where the baseline's own interval leaves it open.
 
     Raises UsageError for a path or a finding that does not exist.
     """
     if isinstance(node, exp.Paren):
-        return holds(node.this, facts, values)
+        return holds(node.this, facts, values, factors)
     if isinstance(node, exp.Not):
-        answer = holds(node.this, facts, values)
+        answer = holds(node.this, facts, values, factors)
         return None if answer is None else not answer
     if isinstance(node, exp.And | exp.Or):
-        answers = [holds(part, facts, values) for part in node.flatten()]
+        answers = [holds(part, facts, values, factors) for part in node.flatten()]
         every = isinstance(node, exp.And)
         if (not every) in answers:
             return not every
@@ -179,7 +182,9 @@ def holds(node: exp.Expression, facts: Facts, values: Values) -> bool | None:
         if made := facts.made_of(name):
             values[name] = ", ".join(made)
         if figure is not None:
-            values[name], values[f"bound of {name}"] = figure[0], Quantity.exact(figure[1])
+            bound = Quantity.exact(figure[1])
+            values[name], values[f"bound of {name}"] = figure[0], bound
+            _surely(operator.lt, figure[0] - bound, factors)
         return answer
     if isinstance(node, exp.Anonymous) and node.name == KNOWN:
         return _figure(node.expressions[0], facts, values) is not None
@@ -194,35 +199,8 @@ def holds(node: exp.Expression, facts: Facts, values: Values) -> bool | None:
                 "other texts, by = or !="
             )
         return bool(compares(left, right))
-    apart = left - right
-    return compares(apart.value, 0.0) if apart.is_exact else _surely(compares, apart)
-
-
-def open_factor(node: exp.Expression, facts: Facts) -> float | None:
-    """Return how many times as many requests would decide the comparisons that an interval leaves
-    open, if the difference stays as it is; infinite if it is 0, None if no comparison is open, or
-    if the baseline's own interval leaves it open."""
-    if isinstance(node, exp.Paren | exp.Not):
-        return open_factor(node.this, facts)
-    if isinstance(node, exp.And | exp.Or):
-        factors = [open_factor(part, facts) for part in node.flatten()]
-        return max((factor for factor in factors if factor is not None), default=None)
-    if (name := _finding(node)) is not None:
-        figure = facts.deciding(name)
-        if figure is None:
-            return None
-        return _open_factor(operator.lt, figure[0] - Quantity.exact(figure[1]))
-    if isinstance(node, exp.Anonymous) and node.name == KNOWN:
-        return None
-    if facts.relation.fixed and _names_baseline(node):
-        return None
-    comparison = _comparison(node, facts, {})
-    if comparison is None:
-        return None
-    compares, left, right = comparison
-    if isinstance(left, str) or isinstance(right, str):
-        return None
-    return _open_factor(compares, left - right)
+    fixed = facts.relation.fixed and _names_baseline(node)
+    return _surely(compares, left - right, [] if fixed else factors)
 
 
 _Compares = Callable[[Any, Any], Any]
@@ -232,13 +210,6 @@ _Compares = Callable[[Any, Any], Any]
 def _finding(node: exp.Expression) -> str | None:
     """Return the finding or severity that a condition consists of; None for any other one."""
     return str(node.unnest().name) if is_finding(node) else None
-
-
-def _open_factor(compares: _Compares, apart: Quantity) -> float | None:
-    if apart.is_exact or _surely(compares, apart) is not None:
-        return None
-    half = (apart.high - apart.low) / 2
-    return float((half / apart.value) ** 2 * FOR_POWER) if apart.value else math.inf
 
 
 def _comparison(
@@ -304,12 +275,17 @@ def _unsettled(node: exp.Expression, facts: Facts) -> str:
     return ""
 
 
-def _surely(compares: _Compares, apart: Quantity) -> bool | None:
-    """Return whether an estimated difference surely compares to 0 so, or surely not."""
+def _surely(compares: _Compares, apart: Quantity, factors: list[float]) -> bool | None:
+    """Return whether an estimated difference surely compares to 0 so, or surely not; see
+    `holds`."""
+    if apart.is_exact:
+        return bool(compares(apart.value, 0.0))
     below, above = apart.high < 0, apart.low > 0
-    if not below and not above:
-        return None
-    return bool(compares(-1.0 if below else 1.0, 0.0))
+    if below or above:
+        return bool(compares(-1.0 if below else 1.0, 0.0))
+    half = (apart.high - apart.low) / 2
+    factors.append(float((half / apart.value) ** 2 * FOR_POWER) if apart.value else math.inf)
+    return None
 
 
 def _value_words(value: Quantity | str) -> str:
@@ -393,11 +369,9 @@ def _of_one_start(time_s: Quantity) -> Quantity:
     started again."""
     if not 0 < time_s.low <= time_s.value <= time_s.high:
         return time_s
-    half = Z95 * RUN_EFFECT
-    down = math.hypot(math.log(time_s.value / time_s.low), half)
-    up = math.hypot(math.log(time_s.high / time_s.value), half)
-    low, high = time_s.value * math.exp(-down), time_s.value * math.exp(up)
-    return replace(time_s, low=low, high=high)
+    ends = Interval(low=time_s.low, high=time_s.high)
+    ends = with_run_effect(time_s.value, ends, effect=RUN_EFFECT / math.sqrt(2.0))
+    return replace(time_s, low=ends.low, high=ends.high)
 
 
 def _at(root: Any, path: FigurePath, steps: Sequence[str | int], countable: frozenset[str]) -> Any:
@@ -519,12 +493,15 @@ def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, Facts]]) -> list[Judg
 
 def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
     values: Values = {}
-    answer = holds(rule.condition, facts, values)
+    factors: list[float] = []
+    answer = holds(rule.condition, facts, values, factors)
     if not facts.decides:
         answer = None
     broken = None if answer is None else answer is not rule.required
     outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[broken]
-    wanted = _wanted_requests(rule, facts) if answer is None and facts.decides else None
+    factor, requests, wanted = max(factors, default=math.inf), facts.run.get("requests"), None
+    if answer is None and facts.decides and factor <= MOST_TIMES and isinstance(requests, int):
+        wanted = math.ceil(requests * factor)
     unsettled = (
         _unsettled(node, facts)
         for node in rule.condition.walk()
@@ -538,13 +515,6 @@ def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
         wanted_requests=wanted,
         because=facts.lacks or next(filter(None, unsettled), "") if answer is None else "",
     )
-
-
-def _wanted_requests(rule: Rule, facts: Facts) -> int | None:
-    factor, requests = open_factor(rule.condition, facts), facts.run.get("requests")
-    if factor is None or factor > MOST_TIMES or not isinstance(requests, int):
-        return None
-    return math.ceil(requests * factor)
 
 
 def _shown(path: str, value: Quantity | str | None) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -183,26 +183,26 @@ class Cell:
     """Figures of one condition at one load."""
 
     condition: str
-    concurrency: int | None
-    rate: float | None
+    concurrency: int | None = None
+    rate: float | None = None
     requests: int | None
     """Number of requests without warm-up; None if a file of sums does not count them."""
-    answered: int | None
+    answered: int | None = None
     """Number of these that were answered; None where only sums are known."""
     ttft_s: float | None
     tpot_s: float | None
-    e2e_s: float | None
+    e2e_s: float | None = None
     throughput: float | None
     """Output tokens per second of the whole load, all conditions together."""
     rounds: int | None
     """Number of rounds; None if a file of sums does not count them."""
     mean_length: float | None
     mean_length_interval: Interval | None
-    length_ratio: PairedRatio | None
+    length_ratio: PairedRatio | None = None
     """Acceptance length over the baseline's, paired; of a fleet's replica, over that of the others
     on the same kinds of rounds. None in the baseline itself."""
-    tpot_ratio: PairedRatio | None
-    outcomes: Mapping[str, tuple[int, int]]
+    tpot_ratio: PairedRatio | None = None
+    outcomes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Number of True values and of checked answers, by name in OUTCOMES; outcomes never checked are
     left out."""
     totals: FileTotals | None = None
@@ -227,28 +227,28 @@ class ReplayFigures:
     manifest: Manifest
     planned: int | None
     """Number of requests; None where only sums are known."""
-    ended: Mapping[str, int]
+    ended: Mapping[str, int] = field(default_factory=dict)
     cells: tuple[Cell, ...]
-    joined: int
+    joined: int = 0
     """Number of requests that a probe's run analysed with it has, too."""
-    outside_s: float | None
+    outside_s: float | None = None
     """Mean of the sender's time to first token minus the engine's, over joined requests: network,
     HTTP and the time before the engine."""
-    gpu_used_bytes: int | None
+    gpu_used_bytes: int | None = None
     """Largest memory in use on all GPUs of the sender's machine together, by any process; None
     without a GPU."""
-    gpu_power_w: float | None
+    gpu_power_w: float | None = None
     """Mean power of these GPUs together, in watts."""
     validity: Validity
     """What the measurement is of, and the smallest change that it can show."""
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySummary(ReplayFigures):
     """Summary of one replay."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = ()
     """Rows that figures count: answered and not warm-up; `round` numbers the replay of one server
     that they belong to."""
     starts: int = 1
@@ -306,25 +306,31 @@ def grouped(rows: Iterable[Row]) -> dict[Key, list[Row]]:
     return out
 
 
-def lengths(rows: Iterable[Row]) -> PairSums:
-    """Return the tokens that the rounds of each pair yielded, and the number of rounds."""
+def pair_sums(
+    rows: Iterable[Row], parts: Callable[[Row], tuple[float | None, float | None]]
+) -> PairSums:
+    """Return the sums of numerator and denominator, which `parts` returns of a row, by pair; rows
+    that lack one are left out."""
     out: dict[str, tuple[float, float]] = {}
     for row in rows:
-        if row["accepted"]:
-            tokens, rounds = out.get(row["pair"], (0.0, 0.0))
-            more = len(row["accepted"])
-            out[row["pair"]] = (tokens + sum(row["accepted"]) + more, rounds + more)
+        top, bottom = parts(row)
+        if top is not None and bottom is not None:
+            before = out.get(row["pair"], (0.0, 0.0))
+            out[row["pair"]] = (before[0] + top, before[1] + bottom)
     return out
+
+
+def lengths(rows: Iterable[Row]) -> PairSums:
+    """Return the tokens that the rounds of each pair yielded, and the number of rounds."""
+    some = (row for row in rows if row["accepted"])
+    return pair_sums(
+        some, lambda row: (sum(row["accepted"]) + len(row["accepted"]), len(row["accepted"]))
+    )
 
 
 def tpots(rows: Iterable[Row]) -> PairSums:
     """Return the sum of times per output token of each pair, and their number."""
-    out: dict[str, tuple[float, float]] = {}
-    for row in rows:
-        if row["tpot_s"] is not None:
-            total, count = out.get(row["pair"], (0.0, 0.0))
-            out[row["pair"]] = (total + row["tpot_s"], count + 1.0)
-    return out
+    return pair_sums(rows, lambda row: (row["tpot_s"], 1.0))
 
 
 _SUFFIX = re.compile(r"-[0-9a-f]{8}$")
@@ -389,8 +395,7 @@ def cells_of(
     baseline, listed = str(workload.get("baseline", "")), list(workload.get("conditions", ()))
     place = {name: number for number, name in enumerate(listed)}
     order = sorted(
-        planned,
-        key=lambda k: (k[1] or 0, k[2] or 0.0, k[0] != baseline, place.get(k[0], 0), k[0]),
+        planned, key=lambda k: (k[1] or 0, k[2] or 0.0, k[0] != baseline, place.get(k[0], 0), k[0])
     )
     # Conditions run at the same time, so those of one load share their throughput.
     loads: dict[tuple[int | None, float | None], list[Row]] = {}
@@ -560,20 +565,13 @@ def cell_of_sums(sums: FileTotals) -> Cell:
     """Return the figures that sums support, with bounds where they have counts."""
     return Cell(
         condition=sums.condition,
-        concurrency=None,
-        rate=None,
         requests=sums.requests,
-        answered=None,
         ttft_s=sums.ttft_s,
         tpot_s=sums.tpot_s,
-        e2e_s=None,
         throughput=sums.throughput,
         rounds=sums.rounds,
         mean_length=sums.mean_length,
         mean_length_interval=sums.mean_length_interval or sums.length_bounds,
-        length_ratio=None,
-        tpot_ratio=None,
-        outcomes={},
         totals=sums,
     )
 
@@ -600,15 +598,8 @@ def summarise_rollups(rollups: Rollups, label: str) -> ReplaySummary:
         label=label,
         manifest=rollups.manifest,
         planned=None,
-        ended={},
         cells=tuple(cells),
-        joined=0,
-        outside_s=None,
-        gpu_used_bytes=None,
-        gpu_power_w=None,
         validity=validity_of({PROMPT_TEXT: SERVED}, (), warmup=None, length=length, tpot=()),
-        problems=(),
-        rows=(),
         rollups=rollups,
     )
 
@@ -663,10 +654,10 @@ class ReplayComparison:
     load: str
     length_ratio: PairedRatio | None
     """Ratio of the other replay's acceptance length to the first one's."""
-    tpot_ratio: PairedRatio | None
-    same_text: tuple[int, int]
+    tpot_ratio: PairedRatio | None = None
+    same_text: tuple[int, int] = (0, 0)
     """Number of greedy pairs with identical answers, and of greedy pairs."""
-    outcomes: Mapping[str, tuple[int, int, int]]
+    outcomes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     """Number of pairs in which only the first was bad, in which only the other was bad, and of all
     pairs, by name in OUTCOMES."""
     basis: str = "prompt"
@@ -679,23 +670,15 @@ def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison
     out = []
     if first.rollups is not None and other.rollups is not None:
         ratio = ratio_of_rollups(first.rollups, other.rollups)
-        return (
-            ()
-            if ratio is None
-            else (
-                ReplayComparison(
-                    first=first.label,
-                    other=other.label,
-                    condition=FLEET,
-                    load=NOT_RECORDED,
-                    length_ratio=ratio,
-                    tpot_ratio=None,
-                    same_text=(0, 0),
-                    outcomes={},
-                    basis=SPAN,
-                ),
-            )
+        fleets = ReplayComparison(
+            first=first.label,
+            other=other.label,
+            condition=FLEET,
+            load=NOT_RECORDED,
+            length_ratio=ratio,
+            basis=SPAN,
         )
+        return () if ratio is None else (fleets,)
     mine, theirs = grouped(first.rows), grouped(other.rows)
     for cell in first.cells:
         key = (cell.condition, cell.concurrency, cell.rate)

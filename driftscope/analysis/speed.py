@@ -21,7 +21,14 @@ from driftscope.analysis.comparability import (
     comparability_of_clocks,
 )
 from driftscope.analysis.figures.results import Latency
-from driftscope.analysis.replays import ReplaySummary, Row, grouped, load_words, throughput_of
+from driftscope.analysis.replays import (
+    ReplaySummary,
+    Row,
+    grouped,
+    load_words,
+    pair_sums,
+    throughput_of,
+)
 from driftscope.analysis.statistics.changes import odd_stretch
 from driftscope.analysis.statistics.intervals import Z95, Interval, ratio
 from driftscope.analysis.statistics.ratio import PairSums, paired_ratio
@@ -74,11 +81,7 @@ def is_faster(value: float, interval: Interval) -> bool | None:
 
 
 def with_run_effect(
-    value: float,
-    interval: Interval,
-    *,
-    effect: float = RUN_EFFECT,
-    starts: int = 1,
+    value: float, interval: Interval, *, effect: float = RUN_EFFECT, starts: int = 1
 ) -> Interval:
     """Return the interval of a ratio of two servers' times, each started `starts` times, with the
     run effect in addition to what it holds."""
@@ -228,16 +231,9 @@ def _in_order(
 def _sums(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
     """Return the numerator and denominator of a quantity's mean by prompt. A request's throughput
     is its tokens over its duration, of which as many as run at once make up the load's."""
-    out: dict[str, tuple[float, float]] = {}
-    for row in rows:
-        if quantity == THROUGHPUT:
-            top, bottom = row["output_tokens"], row["e2e_s"]
-        else:
-            top, bottom = row.get(f"{clock}{quantity}"), 1.0
-        if top is not None and bottom is not None:
-            before = out.get(row["pair"], (0.0, 0.0))
-            out[row["pair"]] = (before[0] + top, before[1] + bottom)
-    return out
+    if quantity == THROUGHPUT:
+        return pair_sums(rows, lambda row: (row["output_tokens"], row["e2e_s"]))
+    return pair_sums(rows, lambda row: (row.get(f"{clock}{quantity}"), 1.0))
 
 
 def _steady(

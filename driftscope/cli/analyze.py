@@ -42,7 +42,7 @@ def analyze(
         typer.Option(
             metavar="SEGMENT",
             help="Split runs by label, context, prompt, batch, temperature, structured, finish, "
-            "execution, runner, mode, rank, replica, k, region, language, boundary, copied, hour, "
+            "execution, runner, mode, replica, k, region, language, boundary, copied, hour, "
             "or a time span such as 10m.",
         ),
     ] = "label",

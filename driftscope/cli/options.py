@@ -304,7 +304,7 @@ def engine_of(name: str) -> Engine:
         return DuckDB()
     if name.startswith("spark://"):
         with needs("spark"):
-            from driftscope.analysis.query.spark_engine import Spark
+            from driftscope.analysis.query.query_engine import Spark
 
             return Spark(name)
     raise UsageError(f"--engine {name!r}: neither duckdb nor spark://HOST:PORT or spark://local[N]")

@@ -18,11 +18,12 @@ from driftscope.analysis.figures.results import ByDepth, ChainFall, Hidden
 from driftscope.analysis.number_words import count, listed, number, percent, points, times
 from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
-from driftscope.analysis.summary.run_summary import RunSummary, drafts_greedily, warmest
+from driftscope.analysis.summary.run_summary import RunSummary, warmest
 from driftscope.findings.case import Case, Threshold
 from driftscope.findings.finding import Suspect, Trust
 from driftscope.metrics.confidence import CALIBRATED, RIGHT_BY_SKILL
 from driftscope.metrics.hidden import per_depth
+from driftscope.trace.manifest import GREEDY
 from driftscope.vocabulary import CHOOSES_LENGTH
 
 GROWS_ABOVE = Threshold(
@@ -527,7 +528,7 @@ def execution(scene: Scene) -> Look:
 def sampling(scene: Scene) -> Look:
     """Check whether requests are sampled while the drafter drafts greedily."""
     warm = warmest(scene.run)
-    if warm and drafts_greedily(scene.run.manifest):
+    if warm and scene.run.manifest.draft_sampling == GREEDY:
         return settles(
             f"requests were sampled at temperature {warm:g}, and the drafter drafts greedily"
         )

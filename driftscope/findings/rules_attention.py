@@ -6,6 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from driftscope.analysis.figures.attention_drift import (
+    FEWEST_CHAINS,
+    FEWEST_CLUSTERS,
+    MARGIN,
+    SINK_FLOOR,
+    SINK_KEPT_ABOVE,
+    SINK_LOST_BELOW,
+    SINK_TIMES_EVEN,
+    AttentionDrift,
+)
+from driftscope.analysis.figures.attention_drift import Answer as Drifts
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import (
     between,
@@ -16,21 +27,8 @@ from driftscope.analysis.number_words import (
     percent,
     times,
 )
-from driftscope.analysis.statistics.association import Answer as Relation
-from driftscope.analysis.statistics.drift import (
-    FEWEST_CHAINS,
-    FEWEST_CLUSTERS,
-    MARGIN,
-    SINK_FLOOR,
-    SINK_KEPT_ABOVE,
-    SINK_LOST_BELOW,
-    SINK_TIMES_EVEN,
-    AttentionDrift,
-    Estimate,
-    Source,
-)
-from driftscope.analysis.statistics.drift import Answer as Drifts
-from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.intervals import Estimate, Interval
+from driftscope.analysis.statistics.strata import Answer as Relation
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Deciding, Need, Threshold, entry, question
 from driftscope.findings.causes import (
@@ -53,7 +51,7 @@ _USE_NORMS = "Use a drafter with norm_output and fc_norm (EAGLE-3.1). "
 
 def has_sink(run: RunSummary) -> bool | None:
     """Whether the drafter looks at the sink set clearly more than even attention would, see
-    `statistics.drift.with_sink`; False if the probe looked for a sink and found none. None if this
+    `attention_drift.with_sink`; False if the probe looked for a sink and found none. None if this
     cannot be told, or does not apply (the sink lies outside the drafter's attention window)."""
     if run.manifest.sinkless and run.attention.self_mass is not None:
         return False
@@ -163,12 +161,6 @@ def shift_words(drift: AttentionDrift) -> str:
     if drift.shift is None:
         return ""
     points = f"{_signed(drift.shift.value)} points{_brackets(drift.shift)}"
-    if drift.source is Source.MATCHED:
-        return (
-            f"in the first {count(drift.depths - 1, 'output token')} the chain's own tokens get "
-            f"{points} of the attention compared with verified tokens in the same places, at "
-            f"{_depths(drift.from_depth, drift.depths)}"
-        )
     return (
         f"at depth {drift.depths} the {_nearest(drift)} {points} of the attention compared with "
         "depth 1"
@@ -208,12 +200,7 @@ def wanted_words(drift: AttentionDrift, noun: str) -> str:
         )
     if drift.wanted_clusters is None:
         return f"record more {noun}s of similar length: one has most of the chains"
-    by_distance = drift.source is Source.DISTANCES
-    source = "" if by_distance else ", or as many with attention mass by distance"
-    return (
-        f"record about {count(drift.wanted_clusters, noun)} ({drift.clusters:,} were "
-        f"recorded){source}"
-    )
+    return f"record about {count(drift.wanted_clusters, noun)} ({drift.clusters:,} were recorded)"
 
 
 def _toward(drift: AttentionDrift) -> str:
@@ -221,8 +208,7 @@ def _toward(drift: AttentionDrift) -> str:
     any token in their place, are shown to attract it."""
     if not drift.moves:
         return ""
-    last = drift.shift if drift.source is Source.MATCHED else drift.own_excess[-1]
-    own = last is not None and last.interval is not None and last.interval.low > MARGIN
+    own = bool(drift.own_excess) and drift.own_excess[-1].surely_above(MARGIN)
     return " to the drafter's own guesses" if own else " to recent tokens"
 
 
@@ -246,10 +232,6 @@ def _reason(drift: AttentionDrift, noun: str) -> str:
 def _nearest(drift: AttentionDrift) -> str:
     n = drift.depths - 1
     return "last token gets" if n == 1 else f"last {n} tokens get"
-
-
-def _depths(first: int, last: int) -> str:
-    return f"depth {last}" if first == last else f"depths {first} to {last}"
 
 
 def _brackets(estimate: Estimate) -> str:
@@ -426,11 +408,6 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
     if drift is None or drift.shift is None or not drift.moves:
         return None
     trust, because = judged(drift.clusters, drift.shift.interval, above=MARGIN)
-    if drift.source is Source.MATCHED and trust is Trust.HIGH:
-        trust, because = (
-            Trust.MEDIUM,
-            (f"{because}, but only the first {drift.depths - 1} output tokens are looked at"),
-        )
     return Finding(
         severity=_severity(case),
         answer=Answer.NO,

@@ -21,7 +21,7 @@ from driftscope.analysis.figures.change_points import (
 )
 from driftscope.analysis.number_words import count, lasted, listed, number, percent
 from driftscope.analysis.pairing import pair_sides
-from driftscope.analysis.query.weight_updates import Update
+from driftscope.analysis.query.row_filters import Update
 from driftscope.analysis.statistics.changes import LEAST
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS

@@ -12,7 +12,6 @@ from driftscope.analysis.summary.run_summary import (
     ENOUGH_CLUSTERS,
     BaselineRun,
     RunSummary,
-    drafts_greedily,
     first_token_differs,
     tokens_are_wrong,
     warmest,
@@ -30,7 +29,7 @@ from driftscope.findings.finding import (
     note,
 )
 from driftscope.findings.rules_compare import FEWEST_REQUESTS
-from driftscope.trace.manifest import WAS_SIMULATED
+from driftscope.trace.manifest import GREEDY, WAS_SIMULATED
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 
 SOME_CUT = 0.01
@@ -92,14 +91,6 @@ def _few_requests(run: RunSummary) -> str | None:
 
 def _repeats_unseen(run: RunSummary) -> str | None:
     """Warn that intervals may be too narrow, and which findings are judged less certain for it."""
-    known = run.independence
-    if known is not None and known.suspected:
-        return (
-            f"requests count as repetitions of {count(known.clusters, known.noun)}: at "
-            "temperature 0 they agree in label, prompt length and first rounds more often than by "
-            "chance. The trace does not say which prompts repeat; record with prompt digests on to "
-            "know"
-        )
     if not run.unseen:
         return None
     return (
@@ -293,7 +284,7 @@ def _chunked_prefill(run: RunSummary) -> str | None:
 
 def _greedy_drafts(run: RunSummary) -> str | None:
     warm = warmest(run)
-    if not warm or not drafts_greedily(run.manifest) or tokens_are_wrong(run):
+    if not warm or run.manifest.draft_sampling != GREEDY or tokens_are_wrong(run):
         return None
     return (
         f"requests were sampled (temperature up to {warm:g}), but the drafter drafts greedily, as "

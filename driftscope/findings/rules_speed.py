@@ -21,10 +21,9 @@ from driftscope.analysis.number_words import (
     number,
     percent,
 )
-from driftscope.analysis.statistics.intervals import Interval, difference
+from driftscope.analysis.statistics.intervals import Estimate, Interval, difference
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.time_per_token import Estimate
 from driftscope.findings.case import ALWAYS, Case, Need, Threshold, entry
 from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 from driftscope.vocabulary import UndraftedReason

@@ -11,21 +11,19 @@ from typing import Any
 from markupsafe import Markup
 
 from driftscope.analysis.closeup import HEAD_CHAINS
-from driftscope.analysis.figures.calibration import CalibrationAtDepth
-from driftscope.analysis.figures.results import ByDepth
-from driftscope.analysis.figures.verified_chains import WithinRequest, answers
-from driftscope.analysis.number_words import NOTHING, listed, number, percent, times
-from driftscope.analysis.statistics.association import Answer as Relation
-from driftscope.analysis.statistics.association import Association
-from driftscope.analysis.statistics.drift import (
+from driftscope.analysis.figures.attention_drift import (
     MARGIN,
     Answer,
     AttentionDrift,
     ByDistance,
-    Estimate,
-    Source,
 )
-from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.figures.calibration import CalibrationAtDepth
+from driftscope.analysis.figures.results import ByDepth
+from driftscope.analysis.figures.verified_chains import WithinRequest, answers
+from driftscope.analysis.number_words import NOTHING, listed, number, percent, times
+from driftscope.analysis.statistics.intervals import Estimate, Interval
+from driftscope.analysis.statistics.strata import Answer as Relation
+from driftscope.analysis.statistics.strata import Association
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import capital
 from driftscope.findings.rules_attention import CAVEAT, clauses, has_sink, shift_words
@@ -84,8 +82,7 @@ def drift(analysis: Analysis) -> Section:
         else "Nothing was measured inside the drafter, so only acceptance can be shown; attention "
         "masses and hidden state are not applicable."
     )
-    # Attention by distance of each run that recorded it, and the shift of all runs by depth,
-    # in matched rounds for a run without masses by distance.
+    # Attention by distance of each run that recorded it, and its shift by depth.
     known = [(i, run, run.attention_drift) for i, run in enumerate(runs) if run.attention_drift]
     moved = [
         _by_distance(i, run, found, found.distances, runs)
@@ -442,18 +439,11 @@ def _by_distance(
 
 
 def _shifts(known: Sequence[tuple[int, RunSummary, AttentionDrift]], runs: _Runs) -> list[Picture]:
-    drawn = [
-        (i, run, found, values)
-        for i, run, found in known
-        if any(
-            values := (found.near_shift if found.source is Source.DISTANCES else found.own_excess)
-        )
-    ]
+    drawn = [(i, run, found, found.near_shift) for i, run, found in known if found.near_shift]
     if not drawn:
         return []
     lines = [_shift_line(i, run, values) for i, run, _, values in drawn]
     margin = _POINTS * MARGIN
-    matched = any(found.source is Source.MATCHED for *_, found, _ in drawn)
     return [
         Picture(
             id="near-shift",
@@ -468,21 +458,14 @@ def _shifts(known: Sequence[tuple[int, RunSummary, AttentionDrift]], runs: _Runs
                 level=0.0,
                 band=Band(low=-margin, high=margin, text=f"within ±{margin:g} points: no drift"),
             ),
-            note=_MATCHED if matched else None,
-            definitions=(attention.NEAR_SHIFT, attention.OWN_EXCESS),
+            definitions=(attention.NEAR_SHIFT,),
         )
     ]
 
 
-_MATCHED = (
-    "A run without attention mass by distance has its own excess here, in rounds within its first "
-    "output tokens: record masses by distance to have every round count."
-)
-
-
-def _shift_line(index: int, run: RunSummary, estimates: Sequence[Estimate | None]) -> Any:
-    values = [_POINTS * estimate.value if estimate else math.nan for estimate in estimates]
-    spreads = [scaled(estimate.interval, _POINTS) if estimate else None for estimate in estimates]
+def _shift_line(index: int, run: RunSummary, estimates: Sequence[Estimate]) -> Any:
+    values = [_POINTS * estimate.value for estimate in estimates]
+    spreads = [scaled(estimate.interval, _POINTS) for estimate in estimates]
     return line(run.label, values, run=index, intervals=spreads)
 
 

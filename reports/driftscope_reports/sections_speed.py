@@ -25,9 +25,9 @@ from driftscope.analysis.closeup import (
 )
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import NOTHING, listed, milliseconds, percent
-from driftscope.analysis.policies import threshold_words
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.time_per_token import threshold_words
 from driftscope.findings.case import Case
 from driftscope.findings.finding import capital
 from driftscope.metrics import fallback as definitions

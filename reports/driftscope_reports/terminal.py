@@ -25,9 +25,9 @@ from driftscope.analysis.number_words import (
     percent,
 )
 from driftscope.analysis.pairing import UNPAIRED
-from driftscope.analysis.policies import threshold_words
+from driftscope.analysis.statistics.intervals import Estimate
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.time_per_token import WIDEST, Estimate
+from driftscope.analysis.time_per_token import WIDEST, threshold_words
 from driftscope.boundary.text import output_console, shown
 from driftscope.findings.causes import none_accepted
 from driftscope.findings.finding import Finding, Severity

@@ -26,7 +26,7 @@ from support.engine_process.scenes import (
 )
 
 from driftscope.analysis.query.record_views import open_run
-from driftscope.analysis.query.weight_updates import noted_updates
+from driftscope.analysis.query.row_filters import noted_updates
 from driftscope.pipeline import summarise
 from driftscope.regions import text_regions
 from driftscope.trace.reader import read_trace

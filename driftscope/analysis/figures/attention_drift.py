@@ -1,16 +1,34 @@
-"""Attention drift of a run, from its chains by cluster of requests: attention by distance from the
-query, and in matched rounds.
+"""Attention drift against a recency-matched null.
 
-A chain is in a matched round if its output has d - 1 tokens, for a depth d from 2 to K: the mass on
-verified output at depth 1 is then that of the d - 1 nearest places, which the chain itself takes at
-depth d.
-"""
+The null: at every depth the expected attention by distance from the query, and that on the sink, is
+that of depth 1. A drafter that prefers recent tokens at every depth meets it, although its own
+draft tokens get more attention with every depth: they take the nearest places.
+
+For chain c and the query of depth d let N_c(d) be its mass at distances 0 .. K - 2, without sink
+slots and null. These are the places that the chain itself takes at depth K. Over chains, weighted
+by 1 / rate,
+
+    near shift   D(d) = mean of N_c(d) - N_c(1)
+    own excess   E(d) = mean of self_c(d) - (depth-1 mass at distances 0 .. d - 2)
+    sink kept    S    = sum of sink_c(K) / sum of sink_c(1)
+    total variation  TV(d) = 1/2 sum over bins, sink and null of |q(d) - q(1)|
+
+D splits into the step D(2), a drafter's first token of its own, and the trend D(K) - D(2), which
+grows with depth. At depth K the chain takes all of the places, so that E(K) = D(K).
+
+Each figure is a ratio of sums over clusters, with the jackknife's error and Student's quantile
+(`interval.ratio_of`; Cameron and Miller 2015, CV3). The answer compares 95 % intervals with MARGIN,
+on both sides for "no drift" (two one-sided tests, Schuirmann 1987). p-values by depth are adjusted
+by the largest |t| over random signs of the clusters (`joint_difference.departure`; Romano 1989).
+The drift and its size are those of arXiv 2605.09992."""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,35 +36,283 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from driftscope.analysis.figures.chain_shape import Elements, Shape
-from driftscope.analysis.figures.chains import deep_enough
+from driftscope.analysis.figures.chains import Elements, Shape, deep_enough
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.figures.verified_chains import chain_sample
-from driftscope.analysis.query.query_engine import Codes, Later, Matrix, sums, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, rows_of, sums, whole
 from driftscope.analysis.query.record_views import Derived, sampled
-from driftscope.analysis.statistics.drift import (
-    SINK_FLOOR,
-    SINK_TIMES_EVEN,
-    AttentionDrift,
-    DistanceSums,
-    LongSums,
-    MatchedSums,
-    SinkSums,
-    Source,
-    drift_by_distance,
-    drift_in_matched_rounds,
-    with_sink,
-)
-from driftscope.errors import DamagedTraceError
+from driftscope.analysis.statistics.intervals import Array, Estimate
+from driftscope.analysis.statistics.permutation import departure
+from driftscope.analysis.statistics.ratio import estimates, ratio_of
+from driftscope.boundary.json_document import written_property
 from driftscope.metrics import attention
 from driftscope.metrics.attention import finite
-from driftscope.vocabulary import DISTANCE_MASS, GENERATED_MASS, NULL_MASS, SELF_MASS, SINK_MASS
+from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SELF_MASS, SINK_MASS
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-CLUSTERED = "requests_by_distance"
-"""Name of the view of the requests whose chains are looked at, with the cluster of each."""
+MARGIN = 0.05
+"""Near shift, as a share of the attention, up to which attention counts as staying where it is: a
+third of the shift of the drifting drafter in arXiv 2605.09992 (0.17), above that of the healthy one
+(0.03)."""
+SINK_LOST_BELOW = 0.5
+"""Share of its depth-1 mass below which the sink is lost at depth K. The drifting drafter of arXiv
+2605.09992 kept 0.17, the healthy one 0.91; the middle is 0.54."""
+SINK_KEPT_ABOVE = 0.8
+"""Share above which the sink is kept: below the healthy drafter's 0.91, and above the middle."""
+SINK_FLOOR = 0.05
+"""Sink mass at depth 1: half of the weakest sink (0.11) that arXiv 2605.09992 reports for a model
+that has one."""
+SINK_TIMES_EVEN = 3.0
+"""Ratio of a sink's mass to what even attention over the visible slots would give its slots.
+Without this bound any first token of a short context would be a sink. In contexts so long that it
+lies below SINK_FLOOR (60 tokens for each slot of the sink set) the floor alone decides."""
+FEWEST_CLUSTERS = 10
+"""Smallest number of clusters for an answer: with fewer, the error itself is not known."""
+FEWEST_CHAINS = 50
+"""Smallest number of chains with masses by distance, or with a sink, for an answer."""
+MOST_APART = 2 * MARGIN
+"""Standard deviation of the near shift between clusters up to which their mean stands for them: the
+shipped pair has 0.04 to 0.05. Beyond it some requests drift, although others make up for them."""
+NEAREST = 0.01
+"""Distance from MARGIN below which a true shift is not pursued: one point would take 25 times the
+clusters of MARGIN itself."""
+
+
+class Answer(StrEnum):
+    """Answer to whether attention drifts over depth."""
+
+    DRIFT = "drift"
+    NO_DRIFT = "no drift"
+    """A near shift beyond MARGIN, and a lost sink, are excluded."""
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByDistance:
+    """Mean attention by distance, for the picture."""
+
+    edges: tuple[int, ...]
+    """First distance of each bin, in slots; the last bin has no end."""
+    first: tuple[float, ...]
+    """Mass in each bin at depth 1, which is also its expected value at every depth."""
+    last: tuple[float, ...]
+    """Mass in each bin at depth K."""
+    sink: tuple[float, float]
+    """Mass on the sink at depths 1 and K."""
+    variation: tuple[float, ...]
+    """Total variation from depth 1 by depth, from depth 1 on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionDrift:
+    """Movement of a drafter's attention over depth, beyond the recency-matched null."""
+
+    depths: int
+    """K: number of depths of the chains."""
+    clusters: int = 0
+    """Clusters of the chains with masses by distance, also if they are too few for `shift`."""
+    chains: int = 0
+    shift: Estimate | None = None
+    """D(K); None with too few chains that have masses by distance, as for the next figures."""
+    near_shift: tuple[Estimate, ...] = ()
+    """D(d) by depth, from depth 1 on."""
+    p: tuple[float, ...] = ()
+    """Adjusted p-value of D(d) = 0 by depth; NaN at depth 1."""
+    first_step: Estimate | None = None
+    """D(2)."""
+    trend: Estimate | None = None
+    """D(K) - D(2)."""
+    apart: float | None = None
+    """Standard deviation of D(K) between clusters, beside that of their chains; None if no cluster
+    has two chains."""
+    own_excess: tuple[Estimate, ...] = ()
+    """E(d) by depth, from depth 1 on."""
+    sink_kept: Estimate | None = None
+    """S; None without a sink, or with too few chains to tell."""
+    sink_first: Estimate | None = None
+    """Mass on the sink set at depth 1, in long contexts; None with too few chains in these."""
+    has_sink: bool | None = None
+    """Whether this drafter looks at the sink set clearly more than even attention would; None if
+    this cannot be told, as in short contexts."""
+    distances: ByDistance | None = None
+
+    @written_property
+    def moves(self) -> bool | None:
+        """Whether attention moves to near tokens by more than MARGIN; None if this cannot be
+        told."""
+        spread = self.shift.interval if self.shift else None
+        if spread is None:
+            return None
+        return True if spread.low > MARGIN else False if spread.high < MARGIN else None
+
+    @property
+    def moves_apart(self) -> bool:
+        """Whether attention moves in opposite directions in different requests, so that their mean
+        hides it."""
+        return self.apart is not None and self.apart > MOST_APART
+
+    @written_property
+    def loses_sink(self) -> bool | None:
+        """Whether the sink is lost; None without a sink, or if this cannot be told."""
+        spread = self.sink_kept.interval if self.sink_kept else None
+        if spread is None:
+            return None
+        if spread.high < SINK_LOST_BELOW:
+            return True
+        return False if spread.low > SINK_LOST_BELOW else None
+
+    @written_property
+    def answer(self) -> Answer:
+        """Whether attention drifts."""
+        if self.moves or self.loses_sink:
+            return Answer.DRIFT
+        spread = self.shift.interval if self.shift else None
+        if spread is None or not (spread.low > -MARGIN and spread.high < MARGIN):
+            return Answer.CANNOT_TELL
+        if self.moves_apart:
+            return Answer.CANNOT_TELL
+        kept = self.sink_kept.interval if self.sink_kept else None
+        if self.sink_kept is not None and not (kept and kept.low > SINK_KEPT_ABOVE):
+            return Answer.CANNOT_TELL
+        return Answer.NO_DRIFT
+
+    @written_property
+    def wanted_clusters(self) -> int | None:
+        """Number of clusters with which the interval of `shift` would be clear of MARGIN; None
+        without an interval."""
+        if self.shift is None or self.shift.interval is None:
+            return None
+        half = (self.shift.interval.high - self.shift.interval.low) / 2
+        wanted = max(abs(abs(self.shift.value) - MARGIN), NEAREST)
+        return int(np.ceil(self.clusters * max((half / wanted) ** 2, 1.0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DistanceSums:
+    """Weighted sums over the chains with masses by distance, by cluster."""
+
+    chains: Codes
+    """Number of chains, [clusters]."""
+    weight: Array
+    """Number of chains that these stand for, [clusters]."""
+    bins: Matrix
+    """Mass by depth and bin, [clusters, K, bins]."""
+    sink: Matrix
+    """Mass on the sink by depth, [clusters, K]; 0 without one."""
+    null: Matrix
+    own: Matrix
+    """Mass on the chain itself, [clusters, K]."""
+    squares: Array | None = None
+    """Squares of the near shift at depth K, [clusters]; None if they were not summed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SinkSums:
+    """Weighted sums over the chains with a sink mass at depths 1 and K, [clusters] each."""
+
+    chains: Codes
+    weight: Array
+    first: Array
+    last: Array
+    even: Array
+    """Mass that even attention over the visible slots would give the sink's slots."""
+    long_chains: Codes
+    """Like `chains`, `weight` and `first`, over contexts so long that SINK_FLOOR decides."""
+    long_weight: Array
+    long_first: Array
+
+
+def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrift:
+    """Return the near shift and what belongs to it. `edges` are the first distances of the bins and
+    hold each of 0 .. K - 1. Without enough chains only their number is returned."""
+    there = sums.weight > 0
+    sums = rows_of(sums, there)
+    depths, clusters, chains = sums.bins.shape[1], len(sums.chains), int(sums.chains.sum())
+    if clusters < FEWEST_CLUSTERS or chains < FEWEST_CHAINS:
+        return AttentionDrift(depths=depths, clusters=clusters, chains=chains)
+    near = sums.bins[:, :, : depths - 1].sum(axis=2)
+    shift = ratio_of(near - near[:, :1], sums.weight[:, None])
+    before = np.cumsum(sums.bins[:, 0], axis=1)[:, : depths - 1]
+    at_depth_1 = np.hstack([np.zeros((clusters, 1)), before])
+    own = ratio_of(sums.own - at_depth_1, sums.weight[:, None])
+    trend = ratio_of((near[:, -1] - near[:, 1])[:, None], sums.weight[:, None])
+    by_depth = estimates(shift)
+    total = sums.weight.sum()
+    bins = sums.bins.sum(axis=0) / total
+    others = np.stack([sums.sink.sum(axis=0), sums.null.sum(axis=0)], axis=1) / total
+    every = np.hstack([bins, others])
+    return AttentionDrift(
+        depths=depths,
+        clusters=clusters,
+        chains=chains,
+        shift=by_depth[-1],
+        near_shift=by_depth,
+        p=tuple(departure(shift).p.tolist()),
+        first_step=by_depth[1],
+        trend=estimates(trend)[0],
+        apart=_between(near[:, -1] - near[:, 0], sums),
+        own_excess=estimates(own),
+        distances=ByDistance(
+            edges=tuple(int(edge) for edge in edges),
+            first=tuple(bins[0].tolist()),
+            last=tuple(bins[-1].tolist()),
+            sink=(float(others[0, 0]), float(others[-1, 0])),
+            variation=tuple((0.5 * np.abs(every - every[0]).sum(axis=1)).tolist()),
+        ),
+    )
+
+
+def _between(shift: Array, sums: DistanceSums) -> float | None:
+    """Return the standard deviation of a mean shift between clusters, by an analysis of variance
+    (Donner 1986), from its sums; None if no cluster has two chains."""
+    n = sums.chains.astype(np.float64)
+    mean = shift / sums.weight
+    left = n.sum() - len(n)
+    if sums.squares is None or not left > 0:
+        return None
+    within = float((n * (sums.squares / sums.weight - mean**2)).sum() / left)
+    among = float((n * np.square(mean - np.average(mean, weights=n))).sum() / (len(n) - 1))
+    typical = float((n.sum() - np.square(n).sum() / n.sum()) / (len(n) - 1))
+    return float(np.sqrt(max(among - within, 0.0) / typical))
+
+
+def with_sink(drift: AttentionDrift, sums: SinkSums) -> AttentionDrift:
+    """Return the drift with whether there is a sink at depth 1, and the share that it keeps.
+
+    It has a sink if its mass is surely above SINK_FLOOR and above SINK_TIMES_EVEN times the even
+    share, in all contexts or in long ones; it has none only if the mass is surely below SINK_FLOOR
+    in long contexts.
+    """
+    long = _sink_mass(sums.long_first, sums.long_weight, sums.long_chains)
+    floor = _sink_mass(sums.first, sums.weight, sums.chains)
+    beyond = _sink_mass(sums.first - SINK_TIMES_EVEN * sums.even, sums.weight, sums.chains)
+    has = _low(long) > SINK_FLOOR or (_low(floor) > SINK_FLOOR and _low(beyond) > 0.0)
+    none = long is not None and long.interval is not None and long.interval.high < SINK_FLOOR
+    there = sums.weight > 0
+    kept = ratio_of(sums.last[there, None], sums.first[there, None]) if has else None
+    return replace(
+        drift,
+        sink_first=long,
+        has_sink=True if has else False if none else None,
+        sink_kept=estimates(kept)[0] if kept is not None else None,
+    )
+
+
+def _sink_mass(mass: Array, weight: Array, chains: Codes) -> Estimate | None:
+    """Return the mean of a mass over chains; None with too few of them."""
+    there = weight > 0
+    if there.sum() < FEWEST_CLUSTERS or chains[there].sum() < FEWEST_CHAINS:
+        return None
+    return estimates(ratio_of(mass[there, None], weight[there, None]))[0]
+
+
+def _low(estimate: Estimate | None) -> float:
+    """Return the lower end of an estimate's interval; minus infinity without one."""
+    spread = estimate.interval if estimate else None
+    return -np.inf if spread is None else spread.low
+
+
 SUM_WITHIN = 1e-2
 """Largest deviation from 1 of the sum of a query's masses: a sealed file rounds each of a few dozen
 to 2^-17, and a float16 cache to 2^-11."""
@@ -59,17 +325,16 @@ def distance_column(depth: int, bin_: int) -> str:
 
 @cache
 def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.Table:
-    """Sum the chains of one file layout by cluster. `bins` is the number of distances, 0 if no
+    """Sum the chains of one file layout by request. `bins` is the number of distances, 0 if no
     chain has masses by distance; `in_steps` is that of `record_views.sampled`."""
     import ibis
 
-    rows = sampled(deep_enough(shape), CLUSTERED, in_steps)
+    rows = sampled(deep_enough(shape), in_steps)
     lists = Elements(rows, dict(derived), shape)
     chains = rows.select(
         "cluster",
         weight=1.0 / rows.rate,
         **_sink(rows, lists, shape),
-        **_matched(rows, lists, shape),
         **(_by_distance(rows, lists, shape, bins) if bins else {}),
     )
     both = finite(chains.sink_first) & finite(chains.sink_last) & ~chains.doubtful
@@ -79,14 +344,6 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
     def add(value: Any, mine: Any = known) -> Any:
         return ibis.ifelse(mine, value * chains.weight, 0.0).sum()
 
-    matched: dict[str, Any] = {}
-    for depth in range(1, shape.depths):
-        mine = (chains.matched == depth).fill_null(False)
-        matched[f"matched_chains_{depth}"] = mine.cast("int64").sum()
-        matched[f"matched_weight_{depth}"] = ibis.ifelse(mine, chains.weight, 0.0).sum()
-        matched[f"matched_excess_{depth}"] = ibis.ifelse(
-            mine, chains.excess * chains.weight, 0.0
-        ).sum()
     return chains.group_by("cluster").aggregate(
         **{
             "sink_chains": known.cast("int64").sum(),
@@ -96,7 +353,6 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
             "long_first": add(chains.sink_first, long),
             **{name: add(chains[name]) for name in ("sink_first", "sink_last", "sink_even")},
         },
-        **matched,
         **(_sums_by_distance(chains, shape, bins) if bins else {}),
     )
 
@@ -113,39 +369,12 @@ def _sink(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
     }
 
 
-def _matched(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
-    """Return the depth, from 0, for which a chain is in a matched round, and its own excess there;
-    both null if there is none.
-
-    Output slots of the sink set belong to no other class, so the prompt has to hold all of the set.
-    """
-    import ibis
-
-    nothing = ibis.null("int64")
-    if SELF_MASS in shape.absent:
-        return {"matched": nothing, "excess": ibis.null("float64")}
-    tokens = rows.position - rows.prompt_tokens + 1
-    mine = tokens.between(1, shape.depths - 1) & (
-        rows.prompt_tokens > max(shape.sink_slots, default=-1)
-    )
-    place = ibis.ifelse(mine, tokens, 0)
-    own = attention.over_layers(lists.layers(SELF_MASS, place))
-    excess = own - _mass(lists, shape, GENERATED_MASS, 0)
-    mine = mine & finite(excess).fill_null(False)
-    return {
-        "matched": ibis.ifelse(mine, tokens, nothing),
-        "excess": ibis.ifelse(mine, excess, ibis.null("float64")),
-    }
-
-
 def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> dict[str, Any]:
     """Return the masses by depth and bin, on the sink, on nothing and on the chain itself, averaged
     over layers; and whether they are `whole`: each query's masses are finite and sum to 1."""
     import ibis
 
-    there = rows[DISTANCE_MASS].notnull()
-    fits = (rows[DISTANCE_MASS].length() == rows.k * rows.layers * bins).fill_null(False)
-    whole = fits
+    whole = rows[DISTANCE_MASS].notnull()
     by_layer: list[list[list[ir.FloatingColumn]]] = []
     for depth in range(shape.depths):
         layers = [_bins(rows, depth * shape.layers + n, bins) for n in range(shape.layers)]
@@ -163,7 +392,7 @@ def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> di
         for name in (SINK_MASS, NULL_MASS, SELF_MASS):
             mass = _mass(lists, shape, name, depth)
             columns[f"{name}_{depth}"] = ibis.ifelse(finite(mass).fill_null(False), mass, 0.0)
-    return {**columns, "whole": whole, "misfits": there & ~fits, "with_distances": there}
+    return {**columns, "whole": whole}
 
 
 def _bins(rows: ir.Table, query: int, bins: int) -> list[ir.FloatingColumn]:
@@ -220,48 +449,30 @@ def _sums_by_distance(chains: ir.Table, shape: Shape, bins: int) -> dict[str, An
         "squares": add(shift * shift * chains.weight),
         "distance_chains": chains.whole.cast("int64").sum(),
         "distance_weight": add(chains.weight),
-        "misfits": chains.misfits.cast("int64").sum(),
-        "with_distances": chains.with_distances.cast("int64").sum(),
         **{name: add(chains[name] * chains.weight) for name in (*places, *others)},
     }
 
 
-CHAINS_LOOKED_AT = 100_000
-"""Number of chains that are looked at; of more chains, a sample."""
-
-
-def attention_drift(run: Sums, cluster: Codes) -> Later[AttentionDrift | None]:
-    """Read the masses that give the attention drift of a run, to be computed later; None if its
-    drafter has one depth or no attention.
-
-    `cluster` is the cluster of each request, [requests]. Raises DamagedTraceError for masses by
-    distance that no writer produces.
-    """
-    if run.shape.depths < 2 or SELF_MASS in run.shape.absent or not run.recorded.any():
-        return Later(lambda: None)
-    sample = chain_sample(run, CHAINS_LOOKED_AT)
-    sample.show(run, CLUSTERED, cluster)
-    in_steps = sample.steps is not None
+def attention_drift(run: Sums, in_steps: bool) -> AttentionDrift | None:
+    """Return the attention drift of a run; None if its drafter has one depth or no attention.
+    `in_steps` is what `look_at` returned."""
+    if run.shape.depths < 2 or SELF_MASS not in run.chains.means:
+        return None
     edges = _edges(run)
     found = run.tables.of_parts(lambda derived: distances(run.shape, derived, len(edges), in_steps))
-    number, at = np.unique(whole(found, "cluster"), return_inverse=True)
+    unit = run.requests.units.unit[whole(found, "cluster")]
+    number, at = np.unique(unit, return_inverse=True)
     columns = {
         name: np.bincount(at, weights=sums(found, name), minlength=len(number))
         for name in found.column_names
         if name != "cluster"
     }
     table = pa.table({"cluster": number, **columns})
-    if edges and whole(table, "misfits").sum():
-        raise DamagedTraceError(
-            f"{run.tables.path}: draft rows whose {DISTANCE_MASS} is not K times layers times "
-            f"{len(edges)} long; the run's files are damaged or not from one run"
-        )
-    return Later(lambda: _drift(table, run.shape, edges) if SELF_MASS in run.chains.means else None)
+    return _drift(table, run.shape, edges)
 
 
 def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDrift:
-    """Return the drift by distance if enough chains have it, else in matched rounds; with the
-    sink's share."""
+    """Return the drift by distance, with the sink's share."""
     depths = shape.depths
     found = AttentionDrift(depths=depths)
     if edges:
@@ -286,9 +497,6 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
             ),
             edges,
         )
-    if found.source is Source.NONE:
-        matched = drift_in_matched_rounds(_matched_sums(table, depths))
-        found = found if matched.source is Source.NONE else matched
     return with_sink(
         found,
         SinkSums(
@@ -297,11 +505,9 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
             first=sums(table, "sink_first"),
             last=sums(table, "sink_last"),
             even=sums(table, "sink_even"),
-            long=LongSums(
-                chains=whole(table, "long_chains"),
-                weight=sums(table, "long_weight"),
-                first=sums(table, "long_first"),
-            ),
+            long_chains=whole(table, "long_chains"),
+            long_weight=sums(table, "long_weight"),
+            long_first=sums(table, "long_first"),
         ),
     )
 
@@ -315,15 +521,3 @@ def _edges(run: Sums) -> tuple[int, ...]:
     if DISTANCE_MASS in run.shape.absent or not rising or edges[: len(single)] != single:
         return ()
     return edges
-
-
-def _matched_sums(table: pa.Table, depths: int) -> MatchedSums:
-    def by_depth(name: str) -> Matrix:
-        columns = [sums(table, f"{name}_{depth}") for depth in range(1, depths)]
-        return np.column_stack([np.zeros(table.num_rows), *columns])
-
-    return MatchedSums(
-        chains=by_depth("matched_chains").astype(np.int64),
-        weight=by_depth("matched_weight"),
-        excess=by_depth("matched_excess"),
-    )

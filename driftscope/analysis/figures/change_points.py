@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.query_engine import Codes, Matrix, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, rows_of, whole
 from driftscope.analysis.statistics.changes import (
     LEAST,
     Requests,
@@ -196,16 +196,8 @@ class Series:
 
     def where(self, mine: NDArray[np.bool_]) -> Series:
         """Return the requests that `mine` selects."""
-        return replace(
-            self,
-            start_s=self.start_s[mine],
-            tokens=self.tokens[mine],
-            rounds=self.rounds[mine],
-            labels=self.labels[mine],
-            factors=tuple(factor[mine] for factor in self.factors),
-            cluster=None if self.cluster is None else self.cluster[mine],
-            prompt=None if self.prompt is None else self.prompt[mine],
-        )
+        factors = tuple(factor[mine] for factor in self.factors)
+        return replace(rows_of(self, mine), factors=factors)
 
     def adjusted(self) -> Matrix:
         """Return the tokens that the requests would have if all were of the run's mean kind."""
@@ -214,7 +206,7 @@ class Series:
         return np.asarray(left + self.rounds * (self.tokens.sum() / self.rounds.sum()))
 
 
-def changes_of(run: Sums, *, by_batch: pa.Table | None = None) -> Changes | None:
+def changes_of(run: Sums, by_batch: pa.Table) -> Changes | None:
     """Return the changes of a run; None if it has too few requests to find a change. `by_batch` is
     the pass of that name."""
     units = run.requests.units
@@ -225,10 +217,12 @@ def changes_of(run: Sums, *, by_batch: pa.Table | None = None) -> Changes | None
     order = np.flatnonzero(mine)[np.argsort(run.first_s[mine], kind="stable")]
     request = run.rounds.request[order]
     known = run.requests
-    factors = [_range_of(run, run.in_context, request), _text(known.structured[request])]
-    factors.append(_text(np.round(known.temperature[request], 3)))
-    if by_batch is not None:
-        factors.append(_range_of(run, by_batch, request))
+    factors = (
+        _range_of(run, run.in_context, request),
+        _text(known.structured[request]),
+        _text(np.round(known.temperature[request], 3)),
+        _range_of(run, by_batch, request),
+    )
     return changes(
         Series(
             start_s=run.first_s[order],
@@ -236,7 +230,7 @@ def changes_of(run: Sums, *, by_batch: pa.Table | None = None) -> Changes | None
             tokens=run.rounds.comparable_tokens()[order, 0],
             rounds=run.rounds.rounds[order].astype(np.float64),
             labels=_text(known.labels[request]),
-            factors=tuple(factors),
+            factors=factors,
             cluster=units.unit[request] if len(np.unique(units.unit)) < len(units) else None,
             keyed=units.in_time is not None,
             prompt=None if prompt is None else prompt[request],
@@ -345,10 +339,7 @@ def _raw(series: Series, adjusted: Matrix, random: np.random.RandomState) -> Cha
     """Return the largest change of the requests as they came."""
     n = len(series.tokens)
     requests = Requests(
-        tokens=series.tokens,
-        rounds=series.rounds,
-        cluster=np.arange(n),
-        uneven=series.several_k,
+        tokens=series.tokens, rounds=series.rounds, cluster=np.arange(n), uneven=series.several_k
     )
     found = largest_split(requests, random)
     if found is None or found.p > ALPHA:

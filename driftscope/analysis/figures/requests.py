@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.query_engine import Codes, Engine, Matrix, floats, in_order, whole
-from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, Tables, clusters, table
-from driftscope.analysis.statistics.permutation import look_alikes
+from driftscope.analysis.query.query_engine import Codes, Engine, Matrix, floats, in_order
+from driftscope.analysis.query.record_views import REQUEST, Tables, table
 from driftscope.analysis.statistics.ratio import nested, spans_of
 from driftscope.errors import UsageError
 from driftscope.metrics.latency import life_s
@@ -85,7 +84,6 @@ NOUNS = {
 """Word for one unit, by the column that it comes from."""
 MIXED = "independent group"
 """Word for units that come from several columns."""
-SUSPECTED = "likely prompt"
 Names = NDArray[np.object_]
 
 
@@ -102,8 +100,6 @@ class Units:
     """Word for one unit."""
     seen: bool = False
     """Whether repeated prompts can be seen: the recording has digests, or a column was chosen."""
-    suspected: bool = False
-    """Whether units are groups of requests that only look alike."""
     in_time: Codes | None = None
     """Session or conversation of each request; None if the recording knows none."""
     prompt: Codes | None = None
@@ -225,11 +221,6 @@ UNLABELLED = "(unlabelled)"
 UNFINISHED = "(not finished)"
 """Label of requests with steps in the run but without a request row: the run broke off before their
 end."""
-MAX_CLUSTERS = 8192
-"""Number of requests above which they are grouped at random for what is measured in chains:
-intervals over so many groups are as wide as over requests, and memory is bounded."""
-
-
 SAME_LOAD = 1.2
 """Largest ratio of two loads that count as equal: a faster server finishes its requests sooner, so
 that equal traffic need not mean equally many requests at once."""
@@ -332,10 +323,10 @@ class Requests:
     def __len__(self) -> int:
         return int(self.keys.num_rows)
 
-    def show(self, engine: Engine, name: str, chosen: Codes, cluster: Codes) -> None:
-        """Define the view `name` on the `chosen` requests, each with its number in `cluster`."""
+    def show(self, engine: Engine, name: str, chosen: Codes) -> None:
+        """Define the view `name` on the `chosen` requests, each with its number as `cluster`."""
         view = self.keys.take(pa.array(chosen, pa.int64()))
-        view = view.append_column("cluster", pa.array(cluster, pa.int64()))
+        view = view.append_column("cluster", pa.array(chosen, pa.int64()))
         engine.view(name, view, view.schema)
 
     def codes(self, table: pa.Table) -> Codes:
@@ -387,20 +378,6 @@ def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
 _NUMBERS = ("ttft_s", "tpot_s", "arrival_s", "prompt_tokens", "output_tokens", "temperature")
 
 
-def cells_of(strata: Codes, unit: Codes) -> tuple[Codes, Codes]:
-    """Return the cell of each request, for which chains are summed, and the cluster of each
-    request, [requests] each: a cell's requests are of one stratum and one cluster.
-
-    A cluster is a unit, or a group of units if there are more than MAX_CLUSTERS requests, so that
-    requests of one unit are never in two clusters.
-    """
-    if len(strata) <= MAX_CLUSTERS:
-        return np.arange(len(strata)), unit
-    groups = max(MAX_CLUSTERS // (int(strata.max()) + 1), 1)
-    group = unit % groups
-    return np.asarray(strata * groups + group), group
-
-
 def evenly(requests: Codes, rows: NDArray[np.int64], most: int) -> Codes:
     """Return every n-th of `requests`, so that they have about `most` of all `rows`; all of them if
     they have no more than that."""
@@ -435,55 +412,3 @@ def index_of(table: pa.Table, keys: pa.Table, *, missing: int | None = None) -> 
 def _keyed_names(table: pa.Table) -> pa.ChunkedArray:
     replica = table.column("replica").cast(pa.string())
     return pc.binary_join_element_wise(replica, table.column("request").cast(pa.string()), "/")
-
-
-FIRST_ROUNDS = 10
-"""Number of rounds at the beginning of an answer that have to agree."""
-LOOKED_AT = 10_000
-"""Number of requests that are looked at; of more, the first in order of their names."""
-
-
-def with_suspected(tables: Tables, requests: Requests) -> Requests:
-    """Return the requests with units of those that look alike, if the recording says nothing about
-    repeated prompts and enough of them do."""
-    units = requests.units
-    if units.seen or units.in_time is not None:
-        return requests
-    label = np.unique(requests.labels.astype(str), return_inverse=True)[1]
-    length = np.unique(requests.prompt_tokens, return_inverse=True)[1].reshape(-1)
-    # Look at the greedy requests whose label and prompt length another one shares.
-    greedy = np.flatnonzero((requests.temperature == 0) & np.isfinite(requests.prompt_tokens))
-    kind = label[greedy] * (int(length.max(initial=0)) + 1) + length[greedy]
-    _, at, size = np.unique(kind, return_inverse=True, return_counts=True)
-    looked_at = np.asarray(greedy[size[at] > 1][:LOOKED_AT], dtype=np.int64)
-    if len(looked_at) < 2:
-        return requests
-    beginning = np.full(len(requests), -1, dtype=np.int64)
-    # A number for each request, equal for equal first rounds; -1 for fewer rounds.
-    requests.show(tables.engine, SUSPECTS, looked_at, np.arange(len(looked_at)))
-    rows = tables.engine.rows(first_rounds(FIRST_ROUNDS))
-    rounds = np.full((len(looked_at), FIRST_ROUNDS, 2), -1, dtype=np.int64)
-    place = whole(rows, "cluster"), whole(rows, "nth")
-    for side, name in enumerate(("verified", "accepted")):
-        rounds[(*place, np.full(len(place[0]), side))] = whole(rows, name)
-    flat = rounds.reshape(len(looked_at), -1)
-    code = np.unique(flat, axis=0, return_inverse=True)[1].reshape(-1)
-    beginning[looked_at] = np.asarray(np.where((flat >= 0).all(axis=1), code, -1), dtype=np.int64)
-    group = look_alikes(label, length, beginning)
-    if group is None:
-        return requests
-    suspected = Units(unit=group, noun=SUSPECTED, suspected=True, prompt=units.prompt)
-    return replace(requests, units=suspected)
-
-
-@cache
-def first_rounds(first: int) -> ir.Table:
-    """Return the `first` rounds of each request in SUSPECTS, `nth` counts from 0."""
-    import ibis
-
-    rows = table("verify")
-    rows = rows.filter(rows.verified > 0).join(clusters(SUSPECTS), REQUEST)
-    order = ibis.window(group_by="cluster", order_by=(rows.time_s, rows.position))
-    rows = rows.mutate(nth=ibis.row_number().over(order))
-    rows = rows.filter(rows.nth < first)
-    return rows.select("cluster", "nth", "verified", accepted=rows.accepted.fill_null(0))

@@ -155,8 +155,6 @@ class Attention:
     generated_mass: ByDepth | None
     self_mass: ByDepth | None
     null_mass: ByDepth | None
-    even_sink_mass: float | None
-    """Mass that even attention over the verified slots would give the sink set."""
     by_layer: Mapping[str, tuple[ByDepth, ...]]
     """Masses by column name and depth, with one tuple of layers per depth."""
     sink_retention: ByDepth | None = None
@@ -179,7 +177,6 @@ class Hidden:
     aux_norm_rms: ByDepth | None
     aux_imbalance: float | None = None
     """RMS of the largest captured layer over that of the smallest, before any norm."""
-    aux_norm_imbalance: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,9 +295,7 @@ def acceptance_of(
     )
 
 
-def _acceptance_intervals(
-    rounds: Rounds,
-) -> tuple[Interval | None, Spread | None]:
+def _acceptance_intervals(rounds: Rounds) -> tuple[Interval | None, Spread | None]:
     """Return the intervals of the acceptance length, within 1 and K + 1, and of the marginal rate
     at each depth."""
     lengths = intervals(rounds.length_ratio())
@@ -326,7 +321,7 @@ def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
 def attention_of(chains: Chains) -> Attention:
     """Return the masses of `chains` by depth."""
     mean = {name: _mean(chains.over_layers(name)) for name in MASSES}
-    even, sink = chains.means.get("even_sink"), mean["sink_mass"]
+    sink = mean["sink_mass"]
     return Attention(
         sink_mass=mean["sink_mass"],
         prompt_mass=mean["prompt_mass"],
@@ -334,9 +329,6 @@ def attention_of(chains: Chains) -> Attention:
         self_mass=mean["self_mass"],
         null_mass=mean["null_mass"],
         sink_retention=None if sink is None else sink_retention(sink),
-        even_sink_mass=None
-        if even is None or "sink_mass" not in chains.means
-        else float(even.all()[0]),
         by_layer={
             name: tuple(_tuple(layers) for layers in chains.by_layer(name))
             for name in MASSES
@@ -361,7 +353,6 @@ def hidden_of(chains: Chains) -> Hidden:
         aux_rms=aux,
         aux_norm_rms=aux_norm,
         aux_imbalance=imbalance(aux),
-        aux_norm_imbalance=imbalance(aux_norm),
     )
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.chain_shape import Shape
+from driftscope.analysis.figures.chains import Shape
 from driftscope.analysis.figures.requests import Requests, Units
 from driftscope.analysis.query.query_engine import Codes, Matrix, floats, in_order, ranked, whole
 from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, table
@@ -437,9 +437,7 @@ class Side:
         """Return the rows that a mask selects, or the rows at the given indices."""
         at = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         return replace(
-            self,
-            rounds=self.rounds.where(rows),
-            labels=tuple(self.labels[i] for i in at),
+            self, rounds=self.rounds.where(rows), labels=tuple(self.labels[i] for i in at)
         )
 
     def labelled(self, label: str) -> Side:

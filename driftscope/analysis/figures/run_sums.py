@@ -12,28 +12,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.chain_shape import Shape, check_chains, check_rounds, shape_of
 from driftscope.analysis.figures.chains import (
     Chains,
+    Shape,
     broken,
     chains,
     chains_of,
+    check_chains,
+    check_rounds,
     doubtful,
     finite_sums,
     shallower,
+    shape_of,
 )
-from driftscope.analysis.figures.requests import (
-    Requests,
-    cells_of,
-    index_of,
-    requests_of,
-    requests_of_chains,
-    with_suspected,
-)
+from driftscope.analysis.figures.requests import Requests, index_of, requests_of, requests_of_chains
 from driftscope.analysis.figures.rounds import (
     Rounds,
     Side,
-    by_batch,
     by_context,
     by_length,
     cut_for_confidence,
@@ -47,7 +42,6 @@ from driftscope.analysis.figures.rounds import (
 from driftscope.analysis.number_words import count
 from driftscope.analysis.query.query_engine import (
     Codes,
-    Later,
     Matrix,
     floats,
     in_order,
@@ -55,7 +49,7 @@ from driftscope.analysis.query.query_engine import (
     total,
     whole,
 )
-from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Tables, table
+from driftscope.analysis.query.record_views import NUMBERED, REQUEST, SERVED, Tables, table
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
 from driftscope.boundary.json_document import written_property
 from driftscope.metrics import acceptance as formula
@@ -246,15 +240,6 @@ class Shallower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChainSums:
-    """Sums of the recorded chains of a run."""
-
-    chains: Chains
-    broken: int
-    """Number of chains with a value that is not a finite number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:
     """One run as small tables: rounds by request, chains by cluster of requests."""
 
@@ -280,16 +265,10 @@ class Sums:
     """Number of drafts, whether or not any of their tokens were verified."""
     cut: Mapping[str, int]
     """Drafts of which fewer tokens were verified than drafted, by reason, sorted by name."""
-    cells: Codes
-    """Cell of each request, [requests]: chains are summed by cell."""
-    clusters: Codes
-    """Cluster of each request, [requests]: its unit, or a group of units of a very large run."""
-    chain_sums: Later[ChainSums]
-    """Sums of recorded chains, whose queries may be to begin or still run; see `chains`."""
+    chains: Chains
+    broken: int
+    """Number of recorded chains with a value that is not a finite number."""
     shallower: Shallower
-    in_batch: Later[pa.Table]
-    """Rounds by request and by `bucket`, the power of two at or below the number of requests in
-    their step."""
     by_length: pa.Table | None
     """Rounds by request and by tokens verified, as `length`; None in a run of one K."""
     recorded: NDArray[np.int64]
@@ -315,48 +294,29 @@ class Sums:
         """Rounds by request, in the form in which runs are compared."""
         return side_of_rounds(self.rounds, self.requests, is_part=self.slice is not None)
 
-    @property
-    def chains(self) -> Chains:
-        """Sums of the recorded chains, by cell. Waits for them, and raises DamagedTraceError for
-        chains that no writer produces."""
-        return self.chain_sums.value.chains
-
     def rounds_of(self, table: pa.Table, request: Codes) -> Rounds:
         """Return the rounds of a pass by request; its rows belong to `request`."""
         mine = self.rounds
         return rounds_of(table, request, mine.mix, self.requests.units, mine.uncut)
 
-    def strata(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the cells of the requests that `wanted` selects, as a mask over cell numbers. A
-        cell's requests are all selected or none, if `wanted` respects the strata from which cells
-        were made."""
-        out = np.zeros(int(self.cells.max(initial=-1)) + 1, dtype=np.bool_)
-        out[self.cells[wanted]] = True
-        return out
 
-
-def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool = False) -> Sums:
+def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
     """Collect the sums of a run, whose `tables` already leave out what the `cohort` does.
-    `for_summary`: begin `in_batch`, which only details need, beside the arithmetic of sums.
 
-    Chains are summed when they are asked for or, on DuckDB, beside other work from when
-    `chain_sums` begins. Raises MixedTraceError, DamagedTraceError or NoDataError.
+    Raises MixedTraceError, DamagedTraceError or NoDataError.
     """
     rows, shape = tables.engine.rows, shape_of(tables)
     in_context = rows(by_context(shape))
-    in_batch = tables.engine.later(by_batch(shape, narrowed=tables.is_narrowed))
-    if for_summary:
-        in_batch.begin()
     by_drafted = in_order(rows(by_length(shape)), "length", *REQUEST) if shape.mixed else None
     verify = over_buckets(in_context)
     uncut = _uncut(tables, verify, shape)
     mix = np.zeros(shape.k + 1) if by_drafted is None else mix_of(by_drafted, shape.k, uncut)
     drawn = rows(requests_of_chains())
-    requests = with_suspected(tables, requests_of(tables, verify, drawn))
-    strata = np.unique(requests.labels.astype(str), return_inverse=True)[1]
-    cells, clusters = cells_of(strata, requests.units.unit)
-    chain_sums = _chain_sums(tables, requests, shape, cells, clusters)
+    requests = requests_of(tables, verify, drawn)
     check_rounds(tables, verify)
+    measured = _chains(tables, requests, shape)
+    check_chains(tables, measured, shape)
+    found = chains_of(measured, shape, requests.units)
     recorded, drafted_in = np.zeros(len(requests), np.int64), np.full((len(requests), 2), -1)
     recorded[requests.codes(drawn)] = whole(drawn, "chains")
     steps = [whole(drawn, name) for name in ("first_step", "last_step")]
@@ -366,7 +326,6 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
         shape=shape,
         requests=requests,
         in_context=in_context,
-        in_batch=in_batch,
         rounds=rounds_of(verify, requests.codes(verify), mix, requests.units, uncut),
         undrafted=whole(verify, "undrafted"),
         structured=whole(verify, "structured"),
@@ -375,9 +334,8 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
         last_s=floats(verify, "last_s"),
         **_reasons(tables, requests, requests.codes(verify)),
         drafts=total(verify, "drafts"),
-        cells=cells,
-        clusters=clusters,
-        chain_sums=chain_sums,
+        chains=found,
+        broken=_broken(tables, shape, found) if doubtful(measured, shape) else 0,
         shallower=_shallower(tables, shape),
         by_length=by_drafted,
         recorded=recorded,
@@ -392,45 +350,22 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
     )
 
 
-def _chain_sums(
-    tables: Tables, requests: Requests, shape: Shape, cells: Codes, clusters: Codes
-) -> Later[ChainSums]:
-    def summed(measured: pa.Table) -> ChainSums:
-        check_chains(tables, measured, shape)
-        found = chains_of(measured, shape, cells, clusters, requests.units.crossed)
-        if not doubtful(measured, shape):
-            return ChainSums(chains=found, broken=0)
-        taken = tuple(sorted(found.means))
-        counted = tables.of_parts(lambda derived: broken(shape, derived, taken))
-        return ChainSums(chains=found, broken=total(counted, "chains"))
-
-    return _chains(tables, requests, cells, shape).then(summed)
+def _broken(tables: Tables, shape: Shape, found: Chains) -> int:
+    taken = tuple(sorted(found.means))
+    return total(tables.of_parts(lambda derived: broken(shape, derived, taken)), "chains")
 
 
-def _chains(tables: Tables, requests: Requests, cells: Codes, shape: Shape) -> Later[pa.Table]:
-    """Return the sums of chains by cell, which take as long as all other queries together."""
-    view = requests.keys.append_column("cluster", pa.array(cells, pa.int64()))
-    tables.engine.view(CLUSTERS, view, view.schema)
-    parts = []
+def _chains(tables: Tables, requests: Requests, shape: Shape) -> pa.Table:
+    """Return the sums of chains by request, which take as long as all other queries together."""
+    requests.show(tables.engine, NUMBERED, np.arange(len(requests)))
+    found = []
     for derived in tables.parts:
         tables.use(derived)
-        parts.append((derived, tables.engine.later(chains(shape, derived, False))))
-
-    def begin() -> None:
-        for _, quick in parts:
-            quick.begin()
-
-    def finished() -> pa.Table:
-        found = []
-        for derived, quick in parts:
-            finite = finite_sums(quick.value, shape)
-            if finite is None:  # some are no numbers: sum again, and slowly, those that are
-                tables.use(derived)
-                finite = tables.engine.rows(chains(shape, derived, True))
-            found.append(finite)
-        return pa.concat_tables(found, promote_options="permissive")
-
-    return Later(finished, begin)
+        finite = finite_sums(tables.engine.rows(chains(shape, derived, False)), shape)
+        if finite is None:  # some are no numbers: sum again, and slowly, those that are
+            finite = tables.engine.rows(chains(shape, derived, True))
+        found.append(finite)
+    return pa.concat_tables(found, promote_options="permissive")
 
 
 def _shallower(tables: Tables, shape: Shape) -> Shallower:

@@ -24,13 +24,11 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.calibration import NONE as NO_CALIBRATION
 from driftscope.analysis.figures.calibration import Calibrations, calibrations, scored_of
-from driftscope.analysis.figures.chain_shape import Elements, Shape
-from driftscope.analysis.figures.chains import deep_enough
+from driftscope.analysis.figures.chains import Elements, Shape, deep_enough
 from driftscope.analysis.figures.rounds import counts
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.query_engine import (
     Codes,
-    Later,
     Matrix,
     floats,
     in_order,
@@ -42,20 +40,20 @@ from driftscope.analysis.query.record_views import (
     IN_BUCKETS,
     LOOKED_AT,
     REQUEST,
+    STEPS_LOOKED_AT,
     Derived,
-    clusters,
     cut,
+    numbered,
     sampled,
-    steps_of,
     table,
 )
 from driftscope.analysis.query.row_filters import BY
-from driftscope.analysis.statistics.association import Answer, Association, Rows, association
 from driftscope.analysis.statistics.permutation import holm
+from driftscope.analysis.statistics.strata import Answer, Association, Rows, association
 from driftscope.metrics import attention
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
-from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
+from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, MASSES, SELF_MASS
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -63,45 +61,28 @@ if TYPE_CHECKING:
 BANDS = 25
 """Number of bands of requests. With fewer, a run whose traffic changes is seen at too few moments;
 with more, an engine reads almost every part of the files."""
-COMPARED = 500_000
-"""Number of chains that are compared with their rounds one by one."""
+COMPARED = 100_000
+"""Number of chains that are looked at one by one."""
 MOST_STEPS = 2_000_000
 """Most steps that are listed for an engine; with more, it reads the rows of every step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChainSample:
-    """Requests whose chains are looked at."""
-
-    requests: Codes
-    """Numbers of the requests, ascending."""
-    steps: NDArray[np.int64] | None
-    """Steps outside of which no chain of these requests was recorded; None: any step."""
-
-    def show(self, run: Sums, name: str, cluster: Codes) -> None:
-        """Define the view `name` on the requests, each with its number in `cluster`, [requests of
-        the run], and the view of their steps that `record_views.sampled` reads."""
-        engine = run.tables.engine
-        run.requests.show(engine, name, self.requests, cluster[self.requests])
-        if self.steps is not None:
-            steps = pa.table({"step": pa.array(self.steps, pa.int64())})
-            engine.view(steps_of(name), steps, steps.schema)
-
-
-def chain_sample(run: Sums, most: int, among: Codes | None = None) -> ChainSample:
-    """Return a sample of about `most` recorded chains; all of them, if there are no more.
+def chain_sample(run: Sums, among: Codes | None = None) -> tuple[Codes, NDArray[np.int64] | None]:
+    """Return the numbers of requests, ascending, that have about COMPARED recorded chains, or all
+    requests if there are no more; and the steps outside of which no chain of these requests was
+    recorded, None for any step.
 
     `among`: the numbers of the requests to choose from, by default all of the run.
     """
     there = np.flatnonzero(run.recorded) if among is None else among
-    every = max(1, -(-int(run.recorded[there].sum()) // most))
+    every = max(1, -(-int(run.recorded[there].sum()) // COMPARED))
     if every == 1:
-        return ChainSample(requests=there, steps=None)
+        return there, None
     by_time = there[np.argsort(run.drafted_in[there, 0], kind="stable")]
     band = max(1, len(there) // every // BANDS)
     rank = np.arange(len(by_time))
     requests = np.sort(by_time[rank % (band * every) < band])
-    return ChainSample(requests=requests, steps=_steps(run.drafted_in[requests]))
+    return requests, _steps(run.drafted_in[requests])
 
 
 def _steps(spans: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -127,7 +108,7 @@ KEY = ("cluster", "position")
 @cache
 def drawn(in_steps: bool = False) -> ir.Table:
     """Return the chains of these requests; `in_steps` is that of `record_views.sampled`."""
-    rows = sampled(table("draft"), LOOKED_AT, in_steps)
+    rows = sampled(table("draft"), in_steps)
     return rows.select(*KEY, "top1", "rate", "execution", drafted_s=rows.time_s, drawn=rows.k)
 
 
@@ -135,7 +116,7 @@ def drawn(in_steps: bool = False) -> ir.Table:
 def done() -> ir.Table:
     """Return the rounds of these requests."""
     rows = table("verify")
-    rows = rows.filter(rows.verified > 0).join(clusters(LOOKED_AT), REQUEST)
+    rows = rows.filter(rows.verified > 0).join(numbered(LOOKED_AT), REQUEST)
     return rows.select(*KEY, "verified", "accepted", "time_s")
 
 
@@ -217,49 +198,46 @@ def by_execution(shape: Shape) -> ir.Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verification:
-    """Outcome of the recorded chains that were checked."""
+    """Outcome of the recorded chains that were looked at."""
 
     looked_at: int
     verified: int
-    """Number of checked chains whose round is in the run."""
+    """Number of these chains whose round is in the run."""
     by_execution: pa.Table | None
     """Verified chains, see `by_execution`; None if all ran in the same way."""
 
 
-NOTHING = Verification(looked_at=0, verified=0, by_execution=None)
-"""Result for a run without recorded chains."""
-
-
 def verification_of(run: Sums) -> Verification:
-    """Compare the chains of a run with their rounds."""
+    """Return what became of the chains of a run that `look_at` stored."""
     if not run.recorded.any():
-        return NOTHING
-    looked_at = look_at(run)
+        return Verification(looked_at=0, verified=0, by_execution=None)
     rows = run.tables.engine.rows
     verified = total(rows(number_verified()), "chains")
     apart = verified and len(set(run.shape.executions)) > 1
     return Verification(
-        looked_at=looked_at,
+        looked_at=int(run.recorded[chain_sample(run)[0]].sum()),
         verified=verified,
         by_execution=rows(by_execution(run.shape)) if apart else None,
     )
 
 
-def look_at(run: Sums, among: Codes | None = None) -> int:
-    """Keep the verified chains of some requests at hand, by default of a sample of all, and return
-    how many chains these requests have."""
-    engine, sample = run.tables.engine, chain_sample(run, COMPARED, among)
-    sample.show(run, LOOKED_AT, np.arange(len(run.requests)))
-    engine.keep(DRAWN, drawn(sample.steps is not None))
+def look_at(run: Sums, among: Codes | None = None) -> bool:
+    """Define LOOKED_AT on some requests, by default a sample of all that have chains, and store
+    their verified chains; return whether STEPS_LOOKED_AT has their steps."""
+    engine, (requests, steps) = run.tables.engine, chain_sample(run, among)
+    if not len(requests):
+        return False
+    run.requests.show(engine, LOOKED_AT, requests)
+    if steps is not None:
+        listed = pa.table({"step": pa.array(steps, pa.int64())})
+        engine.view(STEPS_LOOKED_AT, listed, listed.schema)
+    engine.keep(DRAWN, drawn(steps is not None))
     engine.keep(DONE, done())
     queries = (repeated_chains(), repeated_rounds())
-    repeated = any(whole(engine.rows(query), "keys").sum() for query in queries)
-    engine.keep(VERIFIED, joined(repeated))
-    return int(run.recorded[sample.requests].sum())
+    engine.keep(VERIFIED, joined(any(whole(engine.rows(q), "keys").sum() for q in queries)))
+    return steps is not None
 
 
-WITHIN = "within_requests"
-"""Name of the view of the requests whose chains are looked at."""
 FED, TOP1 = "fed_rms", "top1"
 
 
@@ -269,24 +247,30 @@ def column(name: str, index: int) -> str:
 
 
 @cache
-def internals(shape: Shape, derived: Derived, in_steps: bool) -> ir.Table:
+def internals(
+    shape: Shape,
+    derived: Derived,
+    in_steps: bool,
+    names: tuple[str, ...],
+    depths: tuple[int, ...],
+) -> ir.Table:
     """Return the verified chains of one file layout, one row each: request, position, tokens
-    accepted and verified, and by depth the mass on the chain itself (averaged over layers), the RMS
-    fed forward and the drafter's confidence, as far as they were recorded. `in_steps` is that of
-    `record_views.sampled`."""
-    rows = sampled(deep_enough(shape), WITHIN, in_steps)
+    accepted and verified, and lists at some depths (from 0), masses averaged over layers, as far as
+    they were recorded. `in_steps` is that of `record_views.sampled`."""
+    rows = sampled(deep_enough(shape), in_steps)
     lists = Elements(rows, dict(derived), shape)
-    columns = {}
-    for index in range(shape.depths):
-        if SELF_MASS not in shape.absent:
-            own = attention.over_layers(lists.layers(SELF_MASS, index))
-            columns[column(SELF_MASS, index)] = own
-        for name in (FED, *CONFIDENCE_BY_DEPTH):
-            columns[column(name, index)] = lists.at(name, index)
+    columns = {
+        column(name, depth): attention.over_layers(lists.layers(name, depth))
+        if name in MASSES
+        else lists.at(name, depth)
+        for name in names
+        if name not in shape.absent
+        for depth in depths
+    }
     chains = rows.select(*KEY, chain_s=rows.time_s, **columns)
     rounds = verified_chains()
     both = rounds.join(chains, [*KEY, rounds.drafted_s == chains.chain_s])
-    return both.select(*KEY, "accepted", "drawn", "drafted_s", *columns)
+    return both.select(*KEY, "accepted", "drawn", "drafted_s", "rate", *columns)
 
 
 @cache
@@ -295,12 +279,10 @@ def regions_of_rounds() -> ir.Table:
     the view of rounds in buckets must be cut by it."""
     rows = table(f"verify_{IN_BUCKETS}", "verify", bucket="string")
     rows = rows.filter(rows.bucket.notnull() & (rows.verified > 0))
-    rows = rows.join(clusters(WITHIN), REQUEST)
+    rows = rows.join(numbered(LOOKED_AT), REQUEST)
     return rows.select(*KEY, region=rows.bucket)
 
 
-CHAINS_WITHIN = 100_000
-"""Number of chains that are looked at; of more, a sample of those that are compared."""
 LEAST_SD = 10 * 2.0**-11
 """Standard deviation within strata below which a measure counts as constant: ten times the step to
 which a sealed trace rounds a number near 1."""
@@ -335,47 +317,27 @@ def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChainRows:
-    """Verified chains one by one."""
-
-    chains: pa.Table
-    """Rows of `internals`."""
-    regions: pa.Table | None
-    """Rows of `regions_of_rounds`; None if no kind of text was recorded."""
-
-
-def chain_rows(run: Sums) -> ChainRows | None:
-    """Read the chains by which acceptance is compared with the inside; None without chains. The
-    rows under VERIFIED must be stored."""
+def inside_and_acceptance(
+    run: Sums, in_steps: bool
+) -> tuple[tuple[WithinRequest, ...], Calibrations]:
+    """Return the relation of acceptance to each measure of a run, and how the drafter's confidence
+    predicts it; ((), none) without chains. `in_steps` is what `look_at` returned."""
     if not run.recorded.any():
-        return None
-    sample = chain_sample(run, CHAINS_WITHIN, chain_sample(run, COMPARED).requests)
-    sample.show(run, WITHIN, np.arange(len(run.requests)))
-    in_steps = sample.steps is not None
-    chains = run.tables.of_parts(lambda derived: internals(run.shape, derived, in_steps))
+        return (), NO_CALIBRATION
+    shape, unit = run.shape, run.requests.units.unit
+    names, depths = (SELF_MASS, FED, *CONFIDENCE_BY_DEPTH), tuple(range(shape.depths))
+    chains = run.tables.of_parts(lambda part: internals(shape, part, in_steps, names, depths))
+    chains = in_order(chains, "cluster", "position")
+    found = tuple(relations(chains, shape.depths, unit))
+    if not _recorded(chains, column(TOP1, 0)):
+        return found, NO_CALIBRATION
     regions = None
     if run.requests.has_regions:
         cut(run.tables, "verify", "verify", BY["region"])
         regions = run.tables.engine.rows(regions_of_rounds())
-    return ChainRows(chains=in_order(chains, "cluster", "position"), regions=regions)
-
-
-def within_requests(run: Sums, rows: ChainRows | None) -> Later[tuple[WithinRequest, ...]]:
-    """Return the relation to each measure of a run, to be computed later; () without chains."""
-    if rows is None:
-        return Later(tuple)
-    return Later(lambda: tuple(relations(rows.chains, run.shape.depths, run.clusters)))
-
-
-def calibration(run: Sums, rows: ChainRows | None) -> Later[Calibrations]:
-    """Return how the drafter's confidence predicts acceptance, to be computed later."""
-    if rows is None or not _recorded(rows.chains, column(TOP1, 0)):
-        return Later(lambda: NO_CALIBRATION)
-    sure = [floats(rows.chains, column(TOP1, index)) for index in range(run.shape.depths)]
+    sure = np.column_stack([floats(chains, column(TOP1, index)) for index in range(shape.depths)])
     labels = np.array([str(label) for label in run.requests.labels.tolist()], dtype=np.str_)
-    scored = scored_of(rows.chains, np.column_stack(sure), run.clusters, labels, rows.regions)
-    return Later(lambda: calibrations(scored))
+    return found, calibrations(scored_of(chains, sure, unit, labels, regions))
 
 
 def relations(

@@ -1,9 +1,13 @@
-"""Query engines: they run Ibis expressions over named tables; here on DuckDB.
+"""Query engines: they run Ibis expressions over named tables; on DuckDB, or on Spark.
 
 Expressions are built on unbound tables (`ibis.table(schema, name="draft")`), so that the same
 object runs on any engine that has a view of that name, and is compiled once per dialect. At the
 end of the file, columns of their tables become numpy arrays.
-"""
+
+Spark is for runs of a fleet that one machine cannot read in time. It runs the same expressions as
+DuckDB, with the same results: counts are exact, and sums of measured numbers are equal up to
+rounding, because rows are added in another order. All machines of the cluster must be able to read
+the files under the same path."""
 
 from __future__ import annotations
 
@@ -13,14 +17,14 @@ import shutil
 import stat
 import tempfile
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -97,36 +101,6 @@ def _remove_abandoned(base: str) -> None:
             _remove(folder, handle, os.getpid())
 
 
-T = TypeVar("T")
-S = TypeVar("S")
-
-
-class Later(Generic[T]):
-    """A value that `make` returns, or waits for, when it is first asked for. What `make` raises is
-    raised then, and each time. `begin` starts work that can go on beside other work."""
-
-    def __init__(self, make: Callable[[], T], begin: Callable[[], object] | None = None) -> None:
-        self._make, self._begin = make, begin
-
-    @cached_property
-    def value(self) -> T:
-        """The value itself."""
-        return self._make()
-
-    def begin(self) -> None:
-        """Start to make the value, if that can go on beside other work; `value` waits for it."""
-        if self._begin is not None:
-            self._begin()
-
-    def wait(self) -> None:
-        """Wait until the value is there."""
-        _ = self.value
-
-    def then(self, change: Callable[[T], S]) -> Later[S]:
-        """Return what `change` makes of the value, later, too."""
-        return Later(lambda: change(self.value), self.begin)
-
-
 MEMORY_LIMIT = "1200MiB"
 """Memory limit of DuckDB, above which it spills to disk. It leaves room under 2 GiB for Python and
 Arrow."""
@@ -144,9 +118,6 @@ class Files:
     unseen: Mapping[str, str] = field(default_factory=dict)
     """Text columns, by name, in which an empty text stands for this value."""
 
-
-_PATIENCE_S = 0.05
-"""Time between two attempts to interrupt a query that is given up."""
 
 Content: TypeAlias = pa.Table | Sequence[Files]
 
@@ -197,11 +168,6 @@ class Engine(Protocol):
 
     def rows(self, query: Any) -> pa.Table:
         """Return the rows of an Ibis expression."""
-        ...
-
-    def later(self, query: Any) -> Later[pa.Table]:
-        """Return the rows of an Ibis expression on the views as they are now, not on stored rows.
-        An engine that can do so runs the query beside others, from when it is told to begin."""
         ...
 
     def close(self) -> None:
@@ -263,16 +229,10 @@ class DuckDB:
         self._memory_limit = memory_limit
         self._is_locked = False
         self._connection = duckdb.connect()
-        self._second = self._connection.cursor()
-        for connection in (self._connection, self._second):
-            with suppress(duckdb.InvalidInputException):  # no bar: Jupyter without ipywidgets
-                connection.execute("SET enable_progress_bar = false")  # it would go to stdout
-            for name, value in SETTINGS.items():
-                connection.execute(f"SET {name} = {value}")
-        self._views: list[_View] = []
-        self._copied = 0
-        self._running: list[Future[pa.Table]] = []
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="driftscope-query")
+        with suppress(duckdb.InvalidInputException):  # no bar: Jupyter without ipywidgets
+            self._set("enable_progress_bar", "false")  # it would go to stdout
+        for name, value in SETTINGS.items():
+            self._set(name, value)
         self._set("memory_limit", _quoted(memory_limit))
         # DuckDB's own number respects cgroups, and the other one which cores the process may use.
         (threads,) = self._connection.execute("SELECT current_setting('threads')").fetchone()
@@ -295,16 +255,13 @@ class DuckDB:
         """See `Engine`. Raises DamagedTraceError like `rows`."""
         if isinstance(content, pa.Table):
             self._connection.register(f"{name}_rows", content)
-            self.define(name, f"SELECT * FROM {_identifier(f'{name}_rows')}", content)
+            self.define(name, f"SELECT * FROM {_identifier(f'{name}_rows')}")
         else:
             self.define(name, " UNION ALL ".join(self._select(files, schema) for files in content))
 
-    def define(self, name: str, sql: str, rows: pa.Table | None = None) -> None:
-        """See `Engine`; `rows` is a table that the query reads. Raises DamagedTraceError like
-        `rows`."""
-        view = _View(name=name, sql=sql, rows=rows)
-        self._run(view.definition)
-        self._views.append(view)
+    def define(self, name: str, sql: str) -> None:
+        """See `Engine`. Raises DamagedTraceError like `rows`."""
+        self._run(f"CREATE OR REPLACE TEMP VIEW {_identifier(name)} AS {sql}")
 
     def keep(self, name: str, query: Any) -> None:
         """See `Engine`. Raises DamagedTraceError like `rows`."""
@@ -319,40 +276,8 @@ class DuckDB:
         with self._reading():
             return nulls_as_nan(self._connection.sql(sql).to_arrow_table())
 
-    def later(self, query: Any) -> Later[pa.Table]:
-        """See `Engine`. The value raises what `rows` raises."""
-        sql = sql_of(query.op(), self.dialect.name)
-        self._lock()
-        views = len(self._views)
-
-        @cache
-        def running() -> Future[pa.Table]:
-            begun = self._background.submit(self._run_beside, sql, views)
-            self._running.append(begun)
-            return begun
-
-        def finished() -> pa.Table:
-            with self._reading():
-                return running().result()
-
-        return Later(finished, running)
-
-    def _run_beside(self, sql: str, views: int) -> pa.Table:
-        """Run a query on the second connection, which has its own copy of the first `views`."""
-        copied = self._copied if self._copied <= views else 0  # later ones may have replaced some
-        for view in self._views[copied:views]:
-            if view.rows is not None:
-                self._second.register(f"{view.name}_rows", view.rows)
-            self._second.execute(view.definition)
-        self._copied = views
-        return nulls_as_nan(self._second.sql(sql).to_arrow_table())
-
     def close(self) -> None:
-        """See `Engine`. A query that still runs is given up."""
-        self._background.shutdown(wait=False, cancel_futures=True)
-        while wait(self._running, timeout=_PATIENCE_S).not_done:
-            self._second.interrupt()  # again and again: it has no effect before a query begins
-        self._second.close()
+        """See `Engine`."""
         self._connection.close()
         self._scratch.close()
 
@@ -406,20 +331,6 @@ class DuckDB:
         return next((str(path.parent) for path in self._links), "the run")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _View:
-    """A view of DuckDB, as it was defined."""
-
-    name: str
-    sql: str
-    rows: pa.Table | None
-    """Rows in memory that it reads; None if it reads files or other views."""
-
-    @property
-    def definition(self) -> str:
-        return f"CREATE OR REPLACE TEMP VIEW {_identifier(self.name)} AS {self.sql}"
-
-
 def usable_cores() -> int:
     """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
@@ -462,11 +373,7 @@ def sql_of(query: Any, dialect: str) -> str:
 Codes = NDArray[np.int64]
 """Requests as small integers, see `driftscope.analysis.figures.requests`."""
 Matrix = NDArray[np.float64]
-
-
-def ints(table: pa.Table, name: str) -> NDArray[np.int64]:
-    """Return an integer column, [n]; nulls, which no writer produces, count as 0."""
-    return np.asarray(pc.fill_null(table.column(name), 0).to_numpy(), dtype=np.int64)
+Record = TypeVar("Record")
 
 
 def floats(table: pa.Table, name: str) -> Matrix:
@@ -493,6 +400,14 @@ def in_order(table: pa.Table, *names: str) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in names])
 
 
+def rows_of(record: Record, rows: NDArray[np.bool_]) -> Record:
+    """Return a record of arrays with only the rows that a mask selects, [rows] each; fields that
+    are no arrays stay."""
+    columns = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
+    arrays = {name: v[rows] for name, v in columns.items() if isinstance(v, np.ndarray)}
+    return replace(record, **arrays)  # type: ignore[type-var]
+
+
 def ranked(codes: Codes) -> tuple[Codes, Codes]:
     """Return the different codes, ascending, and the rank of each code among them, [rows].
 
@@ -511,3 +426,163 @@ def sums(table: pa.Table, name: str) -> Matrix:
     """Return a column of sums, [n]; null, the sum of nothing, is 0."""
     values = pc.fill_null(table.column(name).cast(pa.float64()), 0.0)
     return np.asarray(values.to_numpy(), dtype=np.float64)
+
+
+SCHEME = "spark://"
+
+
+def _spark_text(value: str) -> str:
+    """Return a text as a literal; Spark reads a backslash in a text as the start of an escape."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _spark_identifier(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+PYSPARK = Dialect(
+    name="pyspark",
+    types={
+        pa.int64(): "BIGINT",
+        pa.float64(): "DOUBLE",
+        pa.string(): "STRING",
+        pa.bool_(): "BOOLEAN",
+        pa.list_(pa.float32()): "ARRAY<FLOAT>",
+        pa.list_(pa.int32()): "ARRAY<INT>",
+    },
+    micros="unix_micros",
+    text=_spark_text,
+    identifier=_spark_identifier,
+    number_up_to=lambda column, value: f"size(filter({column}, x -> x <= {value}))",
+    element=lambda column, place: f"get({column}, {place} - 1)",
+)
+LITERAL_PATHS: Mapping[str, str] = {
+    # A path is not a pattern. This is Spark's own option, which its SQL uses to read the files of a
+    # catalogue.
+    "__globPaths__": "false",
+    # A folder called name=value is not a column.
+    "recursiveFileLookup": "true",
+}
+SPARK_SETTINGS: Mapping[str, str] = {
+    # As in DuckDB, an element that a list lacks is null, and so is a division by zero.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+    # The other reader does not support BYTE_STREAM_SPLIT, the encoding of measured numbers.
+    "spark.sql.parquet.enableVectorizedReader": "false",
+    # Queries of hundreds of sums exceed the size limit of one generated method.
+    "spark.sql.codegen.wholeStage": "false",
+}
+SPARK_LOCAL: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Settings for Spark within this process: it listens to itself only."""
+
+
+class Spark:
+    """A Spark session; `url` is spark://HOST:PORT, or spark://local[N] within this process.
+
+    Raises ModuleNotFoundError without pyspark, UsageError if there is no Java or no cluster.
+    """
+
+    dialect = PYSPARK
+
+    def __init__(self, url: str) -> None:
+        import ibis
+
+        with _of_pandas():
+            from pyspark.sql import SparkSession
+
+            _ = ibis.pyspark  # registers the options that its SQL reads
+        local = url.removeprefix(SCHEME)
+        is_local = local.startswith("local")
+        builder = SparkSession.builder.appName("driftscope").master(local if is_local else url)
+        for name, value in (SPARK_LOCAL if is_local else {}).items():
+            builder = builder.config(name, value)
+        try:
+            self._session = builder.getOrCreate().newSession()
+        except Exception as error:  # each layer below raises its own type
+            raise UsageError(f"{url}: cannot connect to Spark ({_first_line(error)})") from error
+        for name, value in SPARK_SETTINGS.items():
+            self._session.conf.set(name, value)
+
+    def admit(self, paths: Iterable[Path]) -> None:
+        """See `driftscope.analysis.query.query_engine.Engine`. Does nothing: the owner of a cluster
+        decides what it may read.
+
+        The SQL that reaches the cluster is made from checked expressions only.
+        """
+
+    def view(self, name: str, content: Content, schema: pa.Schema) -> None:
+        """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError like
+        `rows`."""
+        if isinstance(content, pa.Table):
+            with _reading_spark(), _of_pandas():
+                self._session.createDataFrame(content).createOrReplaceTempView(f"{name}_rows")
+            self.define(name, f"SELECT * FROM {_spark_identifier(f'{name}_rows')}")
+            return
+        parts = [self._select(name, at, files, schema) for at, files in enumerate(content)]
+        self.define(name, " UNION ALL ".join(parts))
+
+    def define(self, name: str, sql: str) -> None:
+        """See `query_engine.Engine`. Raises DamagedTraceError like `rows`."""
+        with _reading_spark():
+            self._session.sql(f"CREATE OR REPLACE TEMP VIEW {_spark_identifier(name)} AS {sql}")
+
+    def keep(self, name: str, query: Any) -> None:
+        """See `query_engine.Engine`. Raises DamagedTraceError like `rows`."""
+        with _reading_spark():
+            frame = self._session.sql(sql_of(query.op(), self.dialect.name))
+            frame.cache().createOrReplaceTempView(name)
+
+    def rows(self, query: Any) -> pa.Table:
+        """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError if Spark
+        cannot read the files or finish the query."""
+        with _reading_spark(), _of_pandas():
+            frame = self._session.sql(sql_of(query.op(), self.dialect.name))
+            return nulls_as_nan(frame.toArrow())
+
+    def close(self) -> None:
+        """See `driftscope.analysis.query.query_engine.Engine`. The process keeps its connection to
+        Spark."""
+        for table in self._session.catalog.listTables():
+            self._session.catalog.dropTempView(table.name)
+
+    def _select(self, name: str, at: int, files: Files, schema: pa.Schema) -> str:
+        view = f"{name}_files_{at}"
+        # Without a leading slash, Hadoop treats the text before a colon as a scheme.
+        paths = [str(path.absolute()) for path in files.paths]
+        with _reading_spark():
+            frame = self._session.read.options(**LITERAL_PATHS).parquet(*paths)
+            frame.createOrReplaceTempView(view)
+        columns = ", ".join(column(files, f, self.dialect) for f in schema)
+        return f"SELECT {columns} FROM {_spark_identifier(view)}"
+
+
+@contextmanager
+def _reading_spark() -> Iterator[None]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise DamagedTraceError(f"Spark: {_first_line(error)}") from error
+
+
+@contextmanager
+def _of_pandas() -> Iterator[None]:
+    """Silence pyspark's warning about a pandas newer than it knows: rows are passed by Arrow."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -32,8 +32,7 @@ from driftscope.analysis.query.query_engine import (
     sql_of,
     whole,
 )
-from driftscope.analysis.query.row_filters import Bucket
-from driftscope.analysis.query.weight_updates import Update, noted_updates, served_updates
+from driftscope.analysis.query.row_filters import Bucket, Update, noted_updates, served_updates
 from driftscope.boundary.bounds import MAX_TEXT_CHARS
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.manifest import Manifest, read_manifest
@@ -67,8 +66,6 @@ if TYPE_CHECKING:
 
 QUERIED = ("draft", "verify", "step", "request")
 """Records that queries read."""
-OF_RANKS = ("draft", "step")
-"""Records that each tensor-parallel rank writes."""
 SERVED = "served"
 """Name of the view of all decode steps that meet the conditions, also of requests that `verify`
 leaves out, see `narrow`."""
@@ -84,12 +81,14 @@ Derived = tuple[tuple[str, str], ...]
 """Columns that files leave out, each with the column from which it follows; see `compact`."""
 REQUEST = ("replica", "request")
 """Columns that identify a request: independent replicas may use the same request names."""
-CLUSTERS = "clusters"
-"""Name of the view that assigns each request to its cluster."""
+NUMBERED = "numbered"
+"""Name of the view of all requests, each with its number."""
+CHOSEN = "chosen"
+"""Name of the view of some requests, numbered, that one query reads."""
 LOOKED_AT = "looked_at"
-"""Name of the view of the requests whose chains are compared with their rounds, one by one."""
-SUSPECTS = "suspects"
-"""Name of the view of some requests, numbered, that are examined more closely."""
+"""Name of the view of the requests whose chains are looked at one by one."""
+STEPS_LOOKED_AT = "steps_looked_at"
+"""Name of the view of their steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,39 +161,31 @@ def ranks_of(run: Path) -> list[int]:
     return sorted(ranks) or [0]
 
 
-def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None = None) -> Tables:
+def open_run(run: str | Path, engine: Engine | None = None) -> Tables:
     """Open the run directory `run`; its sealed files are left where they are.
 
     Records that cannot be queried in place are read into memory: streams, and the records of
-    several tensor-parallel ranks, or of one `rank`. Raises NotATraceError, DamagedTraceError or
-    SchemaVersionError.
+    several tensor-parallel ranks. Raises NotATraceError, DamagedTraceError or SchemaVersionError.
     """
     run, engine = Path(run), engine or DuckDB()
     manifest, statuses = read_manifest(run), read_statuses(run)
     damaged = damaged_files(run, statuses)
     problems = list(damaged.values())
     parts: dict[Derived, Content] = {}
-    in_place = {
-        record: _in_place(run, record, manifest.mode, damaged) if rank is None else None
-        for record in QUERIED
-    }
-    engine.admit(
-        _paths(
-            content for contents in in_place.values() if contents for content in contents.values()
-        )
-    )
-    for record, contents in in_place.items():
-        if contents is None:
-            of_rank = rank if record in OF_RANKS else None
-            rows = read_record(run, record, manifest, problems, rank=of_rank, left_out=damaged)
-            view: dict[Derived, Content] = {(): _queried(rows, record)}
+    in_place = {record: _in_place(run, record, manifest.mode, damaged) for record in QUERIED}
+    layouts = [files for parts_of in in_place.values() for files in (parts_of or {}).values()]
+    engine.admit(path for layout in layouts for files in layout for path in files.paths)
+    for record, parts_of in in_place.items():
+        view = f"{record}_all"
+        if parts_of is None:
+            rows = _queried(read_record(run, record, manifest, problems, left_out=damaged), record)
+            engine.view(view, rows, queried(record))
         else:
-            view = contents
+            together = [files for layout in parts_of.values() for files in layout]
+            engine.view(view, together, queried(record))
+            check_view(engine, view, record, run, len(manifest.distance_edges) or None)
         if record == "draft":
-            parts = view
-        engine.view(f"{record}_all", _together(view), queried(record))
-        if contents is not None:
-            check_view(engine, f"{record}_all", record, run, len(manifest.distance_edges) or None)
+            parts = {(): rows} if parts_of is None else {**parts_of}
         engine.define(record, f"SELECT * FROM {record}_all")
     engine.define(SERVED, "SELECT * FROM verify_all")
     return Tables(
@@ -205,13 +196,6 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
         engine=engine,
         parts=parts,
     )
-
-
-def _paths(contents: Iterable[Content]) -> Iterator[Path]:
-    """Yield the paths of all files among the `contents`."""
-    for content in contents:
-        if not isinstance(content, pa.Table):
-            yield from (path for files in content for path in files.paths)
 
 
 def narrow(
@@ -357,16 +341,9 @@ def _queried(table: pa.Table, record: str) -> pa.Table:
     return conform(table, record).cast(queried(record))
 
 
-def _together(parts: Mapping[Derived, Content]) -> Content:
-    if any(isinstance(content, pa.Table) for content in parts.values()):
-        (content,) = parts.values()
-        return content
-    return [files for content in parts.values() for files in content]
-
-
 def _in_place(
     run: Path, record: str, mode: str, left_out: Container[Path]
-) -> dict[Derived, Content] | None:
+) -> dict[Derived, list[Files]] | None:
     """Return the sealed files of a record by layout; None if they must be read into memory.
     `mode` is the manifest's, which steps that no hook watched ran in."""
     paths = [path for path in segments(run, record) if path not in left_out]
@@ -541,28 +518,22 @@ def table(name: str, record: str | None = None, **more: str) -> ir.Table:
     return ibis.table({**dict(schema.items()), **more}, name=name)
 
 
-def steps_of(name: str) -> str:
-    """Return the name of the view of the steps of a sample of requests."""
-    return f"{name}_steps"
+def sampled(rows: ir.Table, in_steps: bool) -> ir.Table:
+    """Return those of the `rows`, chains, that belong to the requests in LOOKED_AT, with the number
+    of their request; see `driftscope.analysis.figures.verified_chains`.
 
-
-def sampled(rows: ir.Table, name: str, in_steps: bool) -> ir.Table:
-    """Return those of the `rows`, chains, that belong to the requests in the view `name`, with the
-    number of their request; see `driftscope.analysis.figures.verified_chains`.
-
-    `in_steps`: the steps of these requests are in a view, too. They select the same rows sooner,
-    because an engine skips the parts of a file whose steps it need not read.
+    `in_steps`: the steps of these requests are in the view STEPS_LOOKED_AT. They select the same
+    rows sooner, because an engine skips the parts of a file whose steps it need not read.
     """
     import ibis
 
     if in_steps:
-        steps = ibis.table({"step": "int64"}, name=steps_of(name))
-        rows = rows.semi_join(steps, "step")
-    return rows.join(clusters(name), REQUEST)
+        rows = rows.semi_join(ibis.table({"step": "int64"}, name=STEPS_LOOKED_AT), "step")
+    return rows.join(numbered(LOOKED_AT), REQUEST)
 
 
-def clusters(name: str = CLUSTERS) -> ir.Table:
-    """Return a view that numbers requests."""
+def numbered(name: str) -> ir.Table:
+    """Return a view of requests with their numbers."""
     import ibis
 
     columns = {"replica": "int64", "request": "string", "cluster": "int64"}

@@ -1,24 +1,26 @@
-"""Filters of a run's rows: conditions on rows and on what is known of their requests and run."""
+"""Filters of a run's rows: conditions on rows and on what is known of their requests and run, the
+ways to split them, and the updates of the served weights between them.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 
-from driftscope.analysis.condition_columns import (
-    OF_REGIONS,
-    OF_REQUESTS,
-    OF_RUNS,
-    WEIGHTS,
-    Names,
-)
+import numpy as np
+
+from driftscope.analysis.condition_columns import OF_REGIONS, OF_REQUESTS, OF_RUNS, WEIGHTS, Names
 from driftscope.analysis.conditions import Condition, condition_of
-from driftscope.analysis.query.query_engine import Dialect
+from driftscope.analysis.query.query_engine import Dialect, Matrix
 from driftscope.errors import UsageError
 from driftscope.trace.manifest import Manifest
+from driftscope.trace.ranks import place_of
+from driftscope.trace.status import Status, WeightUpdate
 from driftscope.vocabulary import Language, Region
 
 LISTS = (
@@ -178,8 +180,6 @@ def _with(rows: str, name: str, key: Sequence[str]) -> str:
     return f"LEFT JOIN ({rows}) {name} ON {' AND '.join(f't.{k} = {name}.{k}' for k in key)}"
 
 
-RANK = "rank"
-"""Split by tensor-parallel rank: the same rounds, with each rank's recording of their chains."""
 _POWER = "lpad(cast(cast(floor(log2(greatest({}, 1))) AS int) AS varchar(9)), 2, '0')"
 _WINDOW = "lpad(cast(cast(floor((time_s - {}) / {}) AS bigint) AS varchar(20)), 15, '0')"
 NEAR_TOKENS = 4
@@ -230,7 +230,6 @@ BY: Mapping[str, Bucket] = {
     "runner": _of("runner", "{}"),
     "mode": _of("mode", "{}"),
     BY_K: _of("k", "lpad(cast({} AS varchar(4)), 4, '0')"),
-    RANK: Bucket(sql="", names=frozenset()),
     "replica": _of("replica", "cast({} AS varchar(9))"),
     "region": _of("region", f"coalesce({{}}, '{_NOT_RECORDED}')"),
     "language": _of("language", f"coalesce({{}}, '{_NOT_RECORDED}')"),
@@ -287,3 +286,64 @@ def name_of(by: str, bucket: str) -> str:
         amount, unit = float(by.strip()[:-1]), by.strip()[-1]
         return f"{int(bucket) * amount:g} to {(int(bucket) + 1) * amount:g} {unit}"
     return bucket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """An update of the weights of one replica, between two of its rounds."""
+
+    number: int
+    """Updates so far, from 1."""
+    time_s: float
+    """Unix time at which the new weights were in place."""
+    models: tuple[str, ...]
+    """Models that changed: TARGET, DRAFTER or both."""
+    version: str | None
+    """Name of the new weights, if the engine was given one."""
+
+    @property
+    def name(self) -> str:
+        """Name of the weights in words."""
+        version = f" ({self.version})" if self.version else ""
+        return f"update {self.number}{version}"
+
+
+def noted_updates(statuses: Iterable[Status]) -> dict[int, list[WeightUpdate]]:
+    """Return what each replica's first rank and engine core noted, by time."""
+    noted: defaultdict[int, list[WeightUpdate]] = defaultdict(list)
+    for status in statuses:
+        place = place_of(status.source)
+        if place.rank == 0 and status.weights:
+            noted[place.replica or 0] += status.weights
+    return {
+        replica: sorted(updates, key=lambda update: update.time_s)
+        for replica, updates in noted.items()
+    }
+
+
+def served_updates(
+    noted: Mapping[int, list[WeightUpdate]], times: Mapping[int, Matrix]
+) -> dict[int, list[Update]]:
+    """Return the updates of each replica that has rounds at the sorted `times`.
+
+    What is noted without a round in between is one update: trainers send weights in parts, and the
+    worker that loads them and the engine core that names them are two processes. Weights that are
+    loaded before the first round are those that the run started with.
+    """
+    out: dict[int, list[Update]] = {}
+    for replica, updates in noted.items():
+        rounds = np.searchsorted(times.get(replica, np.array([])), [u.time_s for u in updates])
+        parts = groupby(zip(rounds.tolist(), updates, strict=True), key=lambda part: part[0])
+        separate = [[update for _, update in part] for before, part in parts if before]
+        out[replica] = [_one(number, part) for number, part in enumerate(separate, 1)]
+    return out
+
+
+def _one(number: int, parts: list[WeightUpdate]) -> Update:
+    names = [part.version for part in parts if part.version]
+    return Update(
+        number=number,
+        time_s=parts[-1].time_s,
+        models=tuple(sorted({part.model for part in parts})),
+        version=names[-1] if names else None,
+    )

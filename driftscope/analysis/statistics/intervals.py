@@ -63,6 +63,21 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A figure, measured or bounded, with the ends between which it lies."""
+
+    value: float
+    """Measured value, or a model's guess; NaN if it is impossible, such as a time of 0."""
+    interval: Interval | None
+    """95% interval of a measured figure; bounds of one that was not. None if there is no support:
+    then the figure is not known."""
+
+    def surely_above(self, bound: float) -> bool:
+        """Whether the whole interval lies above `bound`."""
+        return self.interval is not None and self.interval.low > bound
+
+
 Intervals = tuple[Interval | None, ...]
 """Intervals of several figures; None for a figure without support."""
 
@@ -81,9 +96,7 @@ def difference(a: float, a_interval: Interval, b: float, b_interval: Interval) -
     down = math.hypot(a - a_interval.low, b_interval.high - b)
     up = math.hypot(a_interval.high - a, b - b_interval.low)
     return Interval(
-        low=a - b - down,
-        high=a - b + up,
-        clusters=fewer(a_interval.clusters, b_interval.clusters),
+        low=a - b - down, high=a - b + up, clusters=fewer(a_interval.clusters, b_interval.clusters)
     )
 
 

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.query.query_engine import Codes, Matrix, ranked
 from driftscope.analysis.statistics.intervals import (
     Array,
+    Estimate,
     Interval,
     Intervals,
     degrees_of_freedom,
@@ -231,6 +232,15 @@ def intervals(ratio: Ratio) -> Intervals | None:
     return _pairs(ratio.value - half, ratio.value + half, ratio)
 
 
+def estimates(ratio: Ratio) -> tuple[Estimate, ...]:
+    """Return each figure of a ratio with its interval."""
+    spread = intervals(ratio) or (None,) * len(ratio.value)
+    return tuple(
+        Estimate(value=float(value), interval=interval)
+        for value, interval in zip(ratio.value, spread, strict=True)
+    )
+
+
 def rate_intervals(ratio: Ratio) -> Intervals | None:
     """Return intervals of rates in 0..1, by Wilson's formula; None as in `intervals`.
 
@@ -323,27 +333,6 @@ def design_effect(over_clusters: Ratio, over_requests: Ratio) -> float | None:
     by_cluster, by_request = (float(ratio.error[0]) for ratio in (over_clusters, over_requests))
     known = np.isfinite(by_cluster) and np.isfinite(by_request) and by_request > 0
     return (by_cluster / by_request) ** 2 if known else None
-
-
-def intraclass_correlation(top: Matrix, bottom: Matrix, cluster: Codes) -> float | None:
-    """Return the correlation of two requests of one cluster, for residuals of top / bottom, [rows]
-    each; None without a cluster of two requests or without any variance.
-
-    It is the estimator of the analysis of variance (Donner 1986, one-way, unequal sizes), and may
-    be below 0.
-    """
-    number, at = ranked(cluster)
-    n, groups = len(top), len(number)
-    if groups < 2 or groups == n:
-        return None
-    size = np.bincount(at).astype(np.float64)
-    residual = top / bottom - top.sum() / bottom.sum()
-    mean = np.bincount(at, residual) / size
-    between = (size * np.square(mean - residual.mean())).sum() / (groups - 1)
-    within = np.square(residual - mean[at]).sum() / (n - groups)
-    typical = (n - np.square(size).sum() / n) / (groups - 1)
-    whole = between + (typical - 1) * within
-    return float((between - within) / whole) if whole > 0 else None
 
 
 def rate_over_clusters(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,10 +14,10 @@ from numpy.typing import NDArray
 from driftscope.analysis.circumstances import groups_of
 from driftscope.analysis.closeup import closeup_of
 from driftscope.analysis.condition_columns import WEIGHTS
+from driftscope.analysis.cost import StepTimes, step_times
 from driftscope.analysis.figures.attention_drift import attention_drift
 from driftscope.analysis.figures.chains import Chains, chains_in_buckets, denominator, numerator
 from driftscope.analysis.figures.change_points import changes_of
-from driftscope.analysis.figures.rank_states import rank_states
 from driftscope.analysis.figures.requests import Requests, evenly
 from driftscope.analysis.figures.results import (
     AcceptanceAtK,
@@ -37,34 +35,36 @@ from driftscope.analysis.figures.results import (
     spread_of_fallback,
     spread_of_rounds,
 )
-from driftscope.analysis.figures.rounds import Rounds, duration, rounds_in_buckets
-from driftscope.analysis.figures.run_sums import Sums, collect
-from driftscope.analysis.figures.steps import StepTimes, step_times
+from driftscope.analysis.figures.rounds import Rounds, by_batch, duration, rounds_in_buckets
+from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.verified_chains import (
     Verification,
-    calibration,
-    chain_rows,
+    inside_and_acceptance,
+    look_at,
     verification_of,
-    within_requests,
 )
-from driftscope.analysis.query.query_engine import Later, floats, in_order, sums, whole
+from driftscope.analysis.query.query_engine import floats, in_order, sums, whole
 from driftscope.analysis.query.record_views import (
+    CHOSEN,
     PART,
     REQUEST,
     Derived,
     Tables,
-    clusters,
     cut,
-    narrow,
-    open_run,
-    ranks_of,
+    numbered,
     table,
     updates_of,
 )
-from driftscope.analysis.query.row_filters import BY_K, BY_LABEL, RANK, Bucket, bucket_of, name_of
-from driftscope.analysis.query.weight_updates import Update
+from driftscope.analysis.query.row_filters import (
+    BY_K,
+    BY_LABEL,
+    Bucket,
+    Update,
+    bucket_of,
+    name_of,
+)
 from driftscope.analysis.statistics.ratio import mean_time_interval, ratio_intervals
-from driftscope.analysis.summary.run_summary import RunSummary, independence_of
+from driftscope.analysis.summary.run_summary import RunSummary, independence_of, rank_states
 from driftscope.metrics.fallback import effective_k, fallback
 from driftscope.metrics.hidden import growth
 from driftscope.metrics.latency import (
@@ -84,18 +84,12 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
     """Return the summary of a run, named `label`, whose segments are split `by` a key of
     `driftscope.analysis.query.row_filters.BY` or a span of time. Raises UsageError for an unknown
     way to split.
-
-    What takes longest is begun first; no query runs after this.
     """
-    verification = verification_of(run)  # stores the chains that `chain_rows` reads
-    times, lengths = step_times(run.tables), lengths_by_k(run)
-    chains = chain_rows(run)
-    within, drift = within_requests(run, chains), attention_drift(run, run.clusters)
-    calibrated = calibration(run, chains)
-    run.chain_sums.begin()  # the longest query, beside what follows up to the groups
-    closeup = closeup_of(run)
-    steps, requests, seen_whole = times.value, run.requests, run.seen_whole
-    by_batch, undrafted = run.in_batch.value, int(run.undrafted.sum())
+    in_steps = look_at(run)
+    verification, (within, calibrated) = verification_of(run), inside_and_acceptance(run, in_steps)
+    in_batch = run.tables.engine.rows(by_batch(run.shape, narrowed=run.tables.is_narrowed))
+    steps, requests, seen_whole = step_times(run.tables), run.requests, run.seen_whole
+    undrafted = int(run.undrafted.sum())
     return RunSummary(
         label=label,
         manifest=run.tables.manifest,
@@ -109,19 +103,17 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
         rounds=len(run.rounds),
         requests=len(requests),
         acceptance=acceptance_of(run.rounds, spread=seen_whole, by_k=_by_k(run)),
-        lengths_by_k=lengths.value,
-        changes=changes_of(run, by_batch=by_batch)
-        if seen_whole and run.rounds.comparable_k
-        else None,
+        lengths_by_k=lengths_by_k(run),
+        changes=changes_of(run, in_batch) if seen_whole and run.rounds.comparable_k else None,
         side=run.side,
-        groups=groups_of(run, by_batch, verification.by_execution),
+        groups=groups_of(run, in_batch, verification.by_execution),
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
-        closeup=closeup.value,
+        closeup=closeup_of(run, steps.rows),
         attention=attention_of(run.chains),
-        attention_drift=drift.value,
+        attention_drift=attention_drift(run, in_steps),
         hidden=hidden_of(run.chains),
-        confidence=confidence_of(run.chains, calibrated.value),
-        within_request=within.value,
+        confidence=confidence_of(run.chains, calibrated),
+        within_request=within,
         spread={
             **spread_of_chains(run.chains),
             **(spread_of_rounds(run.rounds) if seen_whole else {}),
@@ -183,7 +175,7 @@ def _recording(run: Sums, checked: Verification, steps: StepTimes) -> Recording:
         verified_chains=round(verified / checked.looked_at * chains) if some else verified,
         looked_at=checked.looked_at if some else None,
         chunked_chains=int(run.chains.chunked.sum()) + run.shallower.chunked,
-        broken_chains=run.chain_sums.value.broken,
+        broken_chains=run.broken,
         short_rounds=len(run.rounds) - whole_rounds,
         dropped=sum(sum(status.dropped.values()) for status in statuses),
         errors=sum(sum(status.errors.values()) for status in statuses),
@@ -220,8 +212,6 @@ def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
     """
     begin_s = float(floats(run.tables.engine.rows(duration()), "first_s")[0])
     bucket = bucket_of(by, begin_s)
-    if by == RANK:
-        return tuple(_by_rank(run))
     cut(run.tables, "verify", "verify", bucket)
     round_sums = run.tables.engine.rows(rounds_in_buckets(run.shape))
     round_sums = in_order(round_sums, "bucket", *REQUEST)
@@ -249,30 +239,13 @@ def _updates(run: Sums) -> tuple[Update, ...]:
 def _of_label(label: str, run: Sums) -> Segment:
     mine = run.requests.labels == label
     rounds = run.rounds.of(mine)
-    segment = _segment(label, "label", run, rounds, *_drift(run.chains.of(run.strata(mine))))
+    segment = _segment(label, "label", run, rounds, *_drift(run.chains.of(mine)))
     return replace(
         segment,
         requests=int(mine.sum()),
         ttft_s=mean_s(run.requests.ttft_s[mine]),
         tpot_s=mean_s(run.requests.tpot_s[mine]),
     )
-
-
-def _by_rank(run: Sums) -> Iterator[Segment]:
-    """Yield one segment per rank: all rounds, with what that rank recorded of their chains. A rank
-    records its own attention heads; what does not depend on heads is recorded by the first rank
-    only."""
-    ranks = ranks_of(run.tables.path)
-    for rank in ranks:
-        if len(ranks) == 1:
-            drift = _drift(run.chains)
-        else:
-            tables = open_run(run.tables.path, rank=rank)
-            with closing(tables.engine):
-                drift = _drift(
-                    collect(narrow(tables, run.tables.conditions, run.tables.left_out)).chains
-                )
-        yield _segment(f"rank {rank}", RANK, run, run.rounds, *drift)
 
 
 def _segment(
@@ -339,13 +312,9 @@ def _mean(table: pa.Table, name: str) -> float | None:
     return float(sums(table, numerator(name, 0)).sum()) / weight if weight else None
 
 
-IN_ORDER = "in_order"
-"""Name of the view of the requests whose rounds are read in order."""
-
-
 @cache
 def match_runs() -> ir.Table:
-    """Count the runs of matching tokens of the requests in IN_ORDER, by request and length.
+    """Count the runs of matching tokens of the requests in CHOSEN, by request and length.
 
     A round that accepts fewer tokens than it verified ends a run, with a miss. A round that accepts
     all of them goes on: its tokens and the one that the target adds, which no drafter was asked
@@ -354,7 +323,7 @@ def match_runs() -> ir.Table:
     """
     import ibis
 
-    rows = table("verify").join(clusters(IN_ORDER), REQUEST)
+    rows = table("verify").join(numbered(CHOSEN), REQUEST)
     verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
     whole = (verified > 0) & (accepted >= verified)
     missed = (verified > 0) & (accepted < verified)
@@ -382,9 +351,9 @@ ROUNDS_IN_ORDER = 500_000
 Counts = NDArray[np.int64]
 
 
-def lengths_by_k(run: Sums) -> Later[tuple[LengthAtK, ...]]:
-    """Read what gives the acceptance length for K = 1 .. the one that ran, to be computed later; ()
-    for a run of several K, whose rounds do not show what a longer chain would have matched.
+def lengths_by_k(run: Sums) -> tuple[LengthAtK, ...]:
+    """Return the acceptance length for K = 1 .. the one that ran; () for a run of several K, whose
+    rounds do not show what a longer chain would have matched.
 
     The rounds of each request are joined into one sequence of matches and misses, and this sequence
     is cut anew into rounds of at most K' matches and one token of the target. A run of m matches
@@ -397,19 +366,17 @@ def lengths_by_k(run: Sums) -> Later[tuple[LengthAtK, ...]]:
     simulated drafter that drifts. `make prediction` compares both with live runs of each K'.
     """
     if run.shape.mixed or not len(run.rounds):
-        return Later(tuple)
+        return ()
     there = np.flatnonzero(run.rounds.rounds > 0)
     chosen = evenly(run.rounds.request[there], run.rounds.rounds[there], ROUNDS_IN_ORDER)
-    run.requests.show(run.tables.engine, IN_ORDER, chosen, np.arange(len(chosen)))
+    run.requests.show(run.tables.engine, CHOSEN, chosen)
     runs = run.tables.engine.rows(match_runs())
-    return Later(
-        lambda: recut(
-            np.unique(run.clusters[chosen][whole(runs, "cluster")], return_inverse=True)[1],
-            whole(runs, "matches"),
-            whole(runs, "missed"),
-            whole(runs, "runs"),
-            k=run.shape.k,
-        )
+    return recut(
+        np.unique(run.requests.units.unit[whole(runs, "cluster")], return_inverse=True)[1],
+        whole(runs, "matches"),
+        whole(runs, "missed"),
+        whole(runs, "runs"),
+        k=run.shape.k,
     )
 
 

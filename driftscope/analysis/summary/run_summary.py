@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from driftscope.analysis.circumstances import NO_GROUPS, Groups
 from driftscope.analysis.closeup import TPOT, TTFT, CloseUp, Distribution, distribution
-from driftscope.analysis.figures.chain_shape import lengths_of_rounds
+from driftscope.analysis.cost import StepCell, step_times
+from driftscope.analysis.figures.attention_drift import AttentionDrift
+from driftscope.analysis.figures.chains import lengths_of_rounds
 from driftscope.analysis.figures.change_points import Changes
-from driftscope.analysis.figures.rank_states import RankStates
 from driftscope.analysis.figures.requests import Units, requests_of, requests_that_finished
 from driftscope.analysis.figures.results import (
     NO_SPREAD,
@@ -34,25 +37,20 @@ from driftscope.analysis.figures.results import (
 )
 from driftscope.analysis.figures.rounds import Rounds, Side, deliberate_steps, side_without_rounds
 from driftscope.analysis.figures.run_sums import Cohort, Slice
-from driftscope.analysis.figures.steps import StepCell, step_times
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import percent
 from driftscope.analysis.query.query_engine import floats
-from driftscope.analysis.query.record_views import Tables
-from driftscope.analysis.query.weight_updates import Update
-from driftscope.analysis.statistics.association import Answer
-from driftscope.analysis.statistics.drift import AttentionDrift
-from driftscope.analysis.statistics.ratio import (
-    design_effect,
-    intraclass_correlation,
-    mean_time_interval,
-    spans_of,
-)
+from driftscope.analysis.query.record_views import Tables, ranks_of
+from driftscope.analysis.query.row_filters import Update
+from driftscope.analysis.statistics.ratio import design_effect, mean_time_interval, spans_of
+from driftscope.analysis.statistics.strata import Answer
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import NoDataError
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.latency import StepCost, life_s, mean_s
-from driftscope.trace.manifest import GREEDY, Manifest
+from driftscope.trace.manifest import Manifest
+from driftscope.trace.reader import read_record
+from driftscope.vocabulary import FED_RMS
 
 ENOUGH_CLUSTERS = 100
 """Number of clusters from which an interval is wide enough although length goes with ease."""
@@ -76,14 +74,10 @@ class Independence:
     design_effect: float | None
     """Variance of the acceptance length over clusters, divided by that over requests; None if it is
     not known."""
-    icc: float | None
-    """Correlation of the acceptance of two requests of one cluster; None if no cluster has two."""
     crossed: int
     """Number of prompts, if they cross the clusters, so that the variance is over both; else 0."""
     seen: bool
     """Whether the recording shows which prompts repeat, or the user chose the clusters."""
-    suspected: bool
-    """Whether clusters are requests that only look alike."""
     length_correlation: float | None = None
     """Correlation over clusters of the number of rounds and the acceptance length; None with fewer
     than three clusters, or if either is equal in all."""
@@ -123,17 +117,14 @@ def independence_of(rounds: Rounds, units: Units) -> Independence:
     over_clusters = there.comparable_ratio()
     over_requests = there.ungrouped().comparable_ratio()
     some = len(there.request) > 0
-    tokens, n = there.comparable_tokens()[:, 0], there.rounds.astype(np.float64)
     return Independence(
         noun=units.noun,
         clusters=len(np.unique(there.cluster)),
         requests=len(there.request),
         effective=float(over_clusters.df[0]) + 1.0 if some else None,
         design_effect=design_effect(over_clusters, over_requests) if some else None,
-        icc=intraclass_correlation(tokens, n, there.cluster) if some else None,
         crossed=0 if there.crossed is None else len(np.unique(there.crossed)),
         seen=units.seen,
-        suspected=units.suspected,
         length_correlation=_length_correlation(there.by_cluster()),
     )
 
@@ -147,6 +138,51 @@ def _length_correlation(clusters: Rounds) -> float | None:
     if np.ptp(n) == 0 or np.ptp(length) == 0:
         return None
     return float(np.corrcoef(n, length)[0, 1])
+
+
+_KEY = ("replica", "step", "request", "position")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStates:
+    """The rank whose state differs most from that of rank 0."""
+
+    rank: int
+    chains: int
+    """Chains that both ranks recorded."""
+    difference: float
+    """Mean over chains of the difference of the RMS of the state fed forward, averaged over depth,
+    as a share of that on rank 0."""
+
+
+def rank_states(tables: Tables) -> RankStates | None:
+    """Return the rank that differs most; None with fewer than two ranks that recorded states."""
+    ranks = ranks_of(tables.path)
+    if len(ranks) < 2:
+        return None
+    first, *others = (_fed(tables, rank) for rank in ranks)
+    compared = (
+        _compared(rank, first, other) for rank, other in zip(ranks[1:], others, strict=True)
+    )
+    return max(filter(None, compared), key=lambda states: states.difference, default=None)
+
+
+def _fed(tables: Tables, rank: int) -> pa.Table:
+    """Return the mean over depth of the RMS fed forward, by chain."""
+    rows = read_record(tables.path, "draft", tables.manifest, [], rank=rank)
+    rows = rows.filter(pc.is_valid(rows.column(FED_RMS)))
+    means = [float(np.mean(values)) for values in rows.column(FED_RMS).to_pylist()]
+    return rows.select(_KEY).append_column("fed", pa.array(means, pa.float64()))
+
+
+def _compared(rank: int, first: pa.Table, other: pa.Table) -> RankStates | None:
+    both = first.join(other, list(_KEY), join_type="inner", right_suffix="_other")
+    ours, theirs = floats(both, "fed"), floats(both, "fed_other")
+    known = np.isfinite(ours) & np.isfinite(theirs) & (ours > 0)
+    if not known.any():
+        return None
+    apart = np.abs(theirs[known] - ours[known]) / ours[known]
+    return RankStates(rank=rank, chains=int(known.sum()), difference=float(apart.mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +245,7 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
             tpot_s_interval=mean_time_interval(tpot_s, spans),
             ttft_s_interval=mean_time_interval(ttft_s, spans),
         ),
-        cells=step_times(tables).value.cells,
+        cells=step_times(tables).cells,
         problems=tables.problems,
         side=side_without_rounds(requests_of(tables)),
         durations={name: interval for name, interval in spread.items() if interval is not None},
@@ -311,7 +347,7 @@ class RunFigures:
     def unseen(self) -> bool:
         """Whether the recording does not show which prompts repeat."""
         known = self.independence
-        return known is not None and not known.seen and not known.suspected
+        return known is not None and not known.seen
 
     @property
     def mixed(self) -> bool:
@@ -355,14 +391,6 @@ def cuts_by_confidence(run: RunSummary) -> bool:
     """Whether the engine chose by the drafter's confidence how much of the drafts it verified: at
     another K it would choose otherwise, which no model of a run tells."""
     return run.side is not None and run.side.rounds.uncut is not None
-
-
-def drafts_greedily(manifest: Manifest) -> bool:
-    """Whether the model drafts its likeliest tokens whatever the request's temperature: as recorded
-    or, for an older run, whether it ran on vLLM's V1 runner."""
-    if manifest.draft_sampling is not None:
-        return manifest.draft_sampling == GREEDY
-    return (manifest.engine, manifest.runner) == ("vllm", "v1")
 
 
 def first_token_differs(run: RunSummary) -> str | None:

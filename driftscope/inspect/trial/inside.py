@@ -10,18 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftscope.analysis.number_words import between, between_percent, percent, times
-from driftscope.analysis.query.query_engine import Matrix
-from driftscope.analysis.statistics.drift import (
+from driftscope.analysis.figures.attention_drift import (
     AttentionDrift,
     DistanceSums,
-    Estimate,
     SinkSums,
     drift_by_distance,
-    estimates,
     with_sink,
 )
-from driftscope.analysis.statistics.ratio import rate_intervals, ratio_of
+from driftscope.analysis.number_words import between, between_percent, percent, times
+from driftscope.analysis.query.query_engine import Matrix
+from driftscope.analysis.statistics.intervals import Estimate
+from driftscope.analysis.statistics.ratio import estimates, rate_intervals, ratio_of
 from driftscope.boundary.json_document import written_property
 from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.rules_attention import STABLE_BELOW, drift_words
@@ -150,6 +149,9 @@ def _attention(prompts: Sequence[InsideSums], depths: int) -> AttentionDrift:
         first=sink[:, 0],
         last=sink[:, -1],
         even=np.array([prompt.even for prompt in prompts]),
+        long_chains=np.zeros_like(chains),
+        long_weight=np.zeros_like(weight),
+        long_first=np.zeros_like(weight),
     )
     return with_sink(drift, kept)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from driftscope.analysis.statistics.drift import Answer
+from driftscope.analysis.figures.attention_drift import Answer
 from driftscope.analysis.statistics.intervals import student
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 from driftscope.trace.reader import read_trace

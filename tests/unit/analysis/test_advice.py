@@ -22,8 +22,7 @@ from driftscope.analysis.advice import (
     choose,
     to_measure,
 )
-from driftscope.analysis.cost import Span, cells_of_runs, evened, fit, run_effect
-from driftscope.analysis.figures.steps import GROUPS, StepCell
+from driftscope.analysis.cost import GROUPS, Span, StepCell, cells_of_runs, evened, fit, run_effect
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import Prediction, Times
 from driftscope.analysis.validity import RUN_EFFECT

@@ -283,7 +283,6 @@ def test_repeated_prompts_widen_every_interval(
     assert (known.noun, known.clusters, known.requests) == ("prompt", 16, 80)
     assert known.design_effect is not None and known.design_effect > 2
     assert known.worth == pytest.approx(80 / known.design_effect)
-    assert known.icc is not None and known.icc > 0.3
     assert _width(by_prompt) > 1.4 * _width(by_request)
     for name in ("conditional", "died", "self_mass", "growth"):
         pairs = zip(by_prompt.spread[name], by_request.spread[name], strict=True)
@@ -313,36 +312,6 @@ def test_an_old_trace_cannot_show_repeats_and_is_never_certain(
             assert REPEATS_UNSEEN in judged[name].because
     assert any(warning.id == "repeats_unseen" for warning in old.notes)
     assert not any(warning.id == "repeats_unseen" for warning in new.notes)
-
-
-def test_an_old_trace_of_greedy_repeated_prompts_is_suspected(
-    clustered_run: Callable[[str, Truth], Path],
-) -> None:
-    trace = _greedy(read_trace(clustered_run("old", replace(REPEATED, digests=False))))
-    analysis = analyze(Inputs(sources=[trace], labels=["a"]))
-    known = analysis.runs[0].independence
-    assert known is not None
-    assert known.suspected
-    assert known.clusters == 16
-    assert any("16 likely prompts" in warning.statement for warning in analysis.notes)
-
-
-def _greedy(trace: Trace) -> Trace:
-    """Return the trace with the first request's rounds for every request of a prompt, as a server
-    at temperature 0 answers."""
-    prompts = REPEATED.requests // REPEATED.repeats
-    verify = trace.verify.to_pandas().sort_values(["request", "position", "time_s"])
-    number = verify["request"].str.removeprefix("req-").astype(int)
-    place = verify.groupby("request").cumcount()
-    first = {
-        (n % prompts, at): accepted
-        for n, at, accepted in zip(number, place, verify["accepted"], strict=True)
-        if n < prompts
-    }
-    keys = zip(number % prompts, place, strict=True)
-    verify["accepted"] = [first[key] for key in keys]
-    table = pa.Table.from_pandas(verify, schema=trace.verify.schema, preserve_index=False)
-    return replace(trace, verify=table)
 
 
 def test_every_figure_has_the_variance_over_prompts_and_sessions_that_cross(

@@ -273,13 +273,9 @@ def _warnings(folder: Path, truth: Truth, **changed: str | None) -> set[str]:
 
 def test_greedy_drafts_for_sampled_requests_are_said(tmp_path: Path) -> None:
     sampled = replace(TRUTH, prompts=WARM)
-    assert "greedy_drafts" in _warnings(tmp_path / "1", replace(sampled, runner="v1"))
-    assert "greedy_drafts" not in _warnings(tmp_path / "2", replace(TRUTH, runner="v1"))
-    assert "greedy_drafts" not in _warnings(tmp_path / "3", sampled), "V2 samples its drafts"
-    assert "greedy_drafts" in _warnings(tmp_path / "4", sampled, draft_sampling="greedy")
-    assert "greedy_drafts" not in _warnings(
-        tmp_path / "5", replace(sampled, runner="v1"), draft_sampling="probabilistic"
-    )
+    assert "greedy_drafts" in _warnings(tmp_path / "1", sampled, draft_sampling="greedy")
+    assert "greedy_drafts" not in _warnings(tmp_path / "2", TRUTH, draft_sampling="greedy")
+    assert "greedy_drafts" not in _warnings(tmp_path / "3", sampled, draft_sampling="probabilistic")
 
 
 _WRITTEN = Path(__file__).parents[1] / "ingest/written"

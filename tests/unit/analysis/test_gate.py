@@ -58,7 +58,7 @@ FACTS = Facts(
 
 
 def _answer(text: str, facts: Facts = FACTS) -> bool | None:
-    return holds(rule_of(text).condition, facts, {})
+    return holds(rule_of(text).condition, facts, {}, [])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from support.simulate.sums import marginal_at_k, side
 
 from driftscope.analysis.advice import advise
 from driftscope.analysis.compare import Comparison, compare
-from driftscope.analysis.cost import isotonic
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.ratio import rate_intervals
@@ -124,12 +123,10 @@ def test_a_drop_at_the_moment_that_k_changes_is_told_but_not_blamed(tmp_path: Pa
     assert any("acceptance goes with what decides K" in note.statement for note in found.notes)
 
 
-def test_what_the_mix_takes_would_have_been_called_a_drop(tmp_path: Path) -> None:
+def test_what_the_mix_takes_is_no_drop(tmp_path: Path) -> None:
     """The served length falls by a fifth and more; the comparable one stays."""
     run = _summary(tmp_path, SHORTER)
     first, last = run.groups.time[0], run.groups.time[-1]
-    assert first.served_length is not None and last.served_length is not None
-    assert last.served_length < 0.8 * first.served_length
     assert last.mean_length == pytest.approx(first.mean_length, abs=0.25)
 
 
@@ -273,12 +270,3 @@ def test_each_k_takes_its_length_from_the_run_with_the_nearest_larger_k(tmp_path
     (warning,) = length_warnings(runs[0], runs[1:])
     assert warning.startswith("K = 3 yields") and warning.endswith("send both the same prompts")
     assert length_warnings(runs[0], ()) == ()
-
-
-def test_it_is_that_of_scipy() -> None:
-    optimize = pytest.importorskip("scipy.optimize", minversion=None)
-    if not hasattr(optimize, "isotonic_regression"):
-        pytest.skip("scipy before 1.12")
-    values, weights = [3.0, 1.0, 2.0, 5.0, 4.0, 4.5], [1.0, 2.0, 0.5, 1.0, 3.0, 1.0]
-    other = optimize.isotonic_regression(values, weights=weights).x
-    assert isotonic(values, weights) == pytest.approx(other.tolist())

@@ -15,11 +15,11 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.advice import NO_SPECULATION
+from driftscope.analysis.figures.attention_drift import Answer
 from driftscope.analysis.figures.verified_chains import WithinRequest
 from driftscope.analysis.number_words import percent
-from driftscope.analysis.statistics.association import Association
-from driftscope.analysis.statistics.drift import Answer
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
+from driftscope.analysis.statistics.strata import Association
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.causes import CAUSES, SURE_ROUNDS, Loss, loss_of
 from driftscope.findings.finding import Finding, Trust

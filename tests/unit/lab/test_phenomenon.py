@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftscope.analysis.statistics.drift import Answer
+from driftscope.analysis.figures.attention_drift import Answer
 from driftscope_lab.phenomenon.evidence import (
     Recorded,
     Sums,

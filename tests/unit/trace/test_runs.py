@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from support.runs import START_S, Spec, by_source, manifest, rows, write_rows, write_run
 
-from driftscope.analysis.query.record_views import open_run
 from driftscope.errors import NotATraceError, TraceError
 from driftscope.pipeline import summarise
 from driftscope.trace.manifest import CLIENT, MANIFEST
@@ -320,28 +319,6 @@ def test_ranks_join_to_what_one_rank_would_have_recorded(
             known = [[v for v in values if v is not None] for values in (found, wanted)]
             numbers = [np.array(v, dtype=np.float64) for v in known]
             assert np.allclose(*numbers, rtol=2e-5, atol=1e-5, equal_nan=True), name
-
-
-@pytest.mark.slow
-def test_a_run_is_cut_by_rank(tmp_path: Path) -> None:
-    """The first of 5 heads are the first rank's; states are recorded by that one alone."""
-    content = by_source(TP2)
-    content["worker1-2"] = [
-        replace(row, self_mass=[mass / 2 for mass in row.self_mass or ()])
-        if isinstance(row, DraftRow)
-        else row
-        for row in content["worker1-2"]
-    ]
-    run = _written(tmp_path / "run", TP2, content).path
-    first, second = summarise(open_run(run), "run", by="rank").segments
-    whole = summarise(open_run(run), "run")
-    assert (first.label, second.label) == ("rank 0", "rank 1")
-    assert first.rounds == second.rounds == whole.rounds
-    assert (first.growth, second.growth) == (pytest.approx(whole.hidden.growth), None)
-    assert second.self_mass == pytest.approx((first.self_mass or 0) / 2)
-    assert whole.attention.self_mass is not None
-    mean = (2 * (first.self_mass or 0) + 3 * (second.self_mass or 0)) / 5
-    assert whole.attention.self_mass[-1] == pytest.approx(mean, rel=1e-4)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank(tmp_path: Path) -> None:

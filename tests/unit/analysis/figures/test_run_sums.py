@@ -18,15 +18,14 @@ from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import series, side
 
 from driftscope.analysis.figures import verified_chains as module
-from driftscope.analysis.figures.chain_shape import Shape
-from driftscope.analysis.figures.chains import finite_sums
+from driftscope.analysis.figures.chains import Shape, finite_sums
 from driftscope.analysis.figures.change_points import Changes, Series, changes
-from driftscope.analysis.figures.requests import UNFINISHED, Units, cells_of, units_of
+from driftscope.analysis.figures.requests import UNFINISHED, Units, units_of
 from driftscope.analysis.figures.rounds import grouped
 from driftscope.analysis.figures.verified_chains import BANDS, answers, chain_sample, relations
 from driftscope.analysis.query.row_filters import Filter
-from driftscope.analysis.statistics.association import Answer
 from driftscope.analysis.statistics.changes import LEAST
+from driftscope.analysis.statistics.strata import Answer
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import UsageError
 from driftscope.findings.finding import Trust
@@ -242,20 +241,6 @@ def test_an_unknown_column_is_refused_in_one_line() -> None:
         _units("user")
 
 
-def test_requests_of_one_unit_are_in_one_cluster_of_a_very_large_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("driftscope.analysis.figures.requests.MAX_CLUSTERS", 10)
-    random = np.random.RandomState(0)
-    strata, unit = random.randint(0, 3, 200), random.randint(0, 50, 200)
-    cells, clusters = cells_of(strata, unit)
-    assert len(np.unique(cells)) <= 10
-    assert all(len(np.unique(clusters[unit == number])) == 1 for number in range(50))
-    for cell in np.unique(cells):
-        assert len(np.unique(strata[cells == cell])) == 1
-        assert len(np.unique(clusters[cells == cell])) == 1
-
-
 def test_groups_keep_every_round_and_stay_pairs() -> None:
     truth = Truth(requests=300, rounds=5, k=3)
     sides = side(truth), side(replace(truth, seed=9))
@@ -294,55 +279,40 @@ def _run(requests: int = REQUESTS, length: int = 200, every: int = 10) -> Any:
     return SimpleNamespace(recorded=np.full(requests, PER_REQUEST), drafted_in=spans)
 
 
-def test_a_large_run_is_sampled_in_bands_over_all_of_its_time() -> None:
+def test_a_large_run_is_sampled_in_bands_over_all_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "COMPARED", 50_000)
     run = _run()
-    sample = chain_sample(run, 50_000)
-    assert run.recorded[sample.requests].sum() == pytest.approx(50_000, rel=0.05)
-    begin = np.sort(run.drafted_in[sample.requests, 0])
+    requests, steps = chain_sample(run)
+    assert run.recorded[requests].sum() == pytest.approx(50_000, rel=0.05)
+    begin = np.sort(run.drafted_in[requests, 0])
     bands = np.split(begin, np.flatnonzero(np.diff(begin) > 10) + 1)
     assert len(bands) == BANDS
     starts = np.array([band[0] for band in bands])
     assert np.diff(starts) == pytest.approx(REQUESTS * 10 / BANDS)
-
-
-def test_its_steps_are_those_of_its_requests_and_no_others() -> None:
-    run = _run()
-    sample = chain_sample(run, 50_000)
     wanted: set[int] = set()
-    for first, last in run.drafted_in[sample.requests].tolist():
+    for first, last in run.drafted_in[requests].tolist():
         wanted.update(range(first, last + 1))
-    assert sample.steps is not None
-    assert sample.steps.tolist() == sorted(wanted)
+    assert steps is not None
+    assert steps.tolist() == sorted(wanted)
     assert len(wanted) < REQUESTS * 10 / 2
 
 
-def test_requests_that_are_chosen_among_others_are_some_of_them() -> None:
-    run = _run()
-    outer = chain_sample(run, 50_000).requests
-    inner = chain_sample(run, 10_000, outer)
-    assert set(inner.requests) < set(outer)
-    assert run.recorded[inner.requests].sum() == pytest.approx(10_000, rel=0.05)
-
-
 def test_steps_that_would_fill_the_memory_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPARED", 50_000)
     run = _run()
     run.drafted_in[:, 1] = 2**62
-    assert chain_sample(run, 50_000).steps is None
+    assert chain_sample(run)[1] is None
     monkeypatch.setattr(module, "MOST_STEPS", 10)
-    assert chain_sample(_run(), 50_000).steps is None
+    assert chain_sample(_run())[1] is None
 
 
 def test_reading_only_its_steps_changes_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_run(tmp_path / "run", Spec(requests=300))
-    for name in (
-        "driftscope.analysis.figures.verified_chains.COMPARED",
-        "driftscope.analysis.figures.verified_chains.COMPARED",
-        "driftscope.analysis.figures.verified_chains.CHAINS_WITHIN",
-        "driftscope.analysis.figures.attention_drift.CHAINS_LOOKED_AT",
-    ):
-        monkeypatch.setattr(name, 500)
+    monkeypatch.setattr(module, "COMPARED", 500)
     in_steps = summarise(run, "run")
     monkeypatch.setattr(module, "MOST_STEPS", 0)
     in_all = summarise(run, "run")

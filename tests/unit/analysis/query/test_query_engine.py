@@ -29,8 +29,7 @@ from driftscope.analysis.query.query_engine import (
     Scratch,
     usable_cores,
 )
-from driftscope.analysis.query.record_views import table
-from driftscope.analysis.query.weight_updates import noted_updates, served_updates
+from driftscope.analysis.query.row_filters import noted_updates, served_updates
 from driftscope.errors import DamagedTraceError, UsageError
 from driftscope.trace.status import DRAFTER, Status, WeightUpdate
 
@@ -174,54 +173,6 @@ def test_a_constant_text_is_itself(text: str) -> None:
         assert engine.rows(ibis.table({"text": "string"}, name="some")).to_pylist() == [
             {"text": text}
         ]
-
-
-NUMBERS = pa.table({"request": ["a", "b"], "replica": pa.array([0, 0], pa.int64())})
-
-
-def _engine(rows: pa.Table = NUMBERS) -> DuckDB:
-    engine = DuckDB()
-    engine.view("request", rows, rows.schema)
-    return engine
-
-
-def _names(rows: pa.Table) -> list[str]:
-    return sorted(rows.column("request").to_pylist())
-
-
-@pytest.mark.parametrize("begun", ["never", "in order", "the other way round"])
-def test_views_are_those_of_the_moment_it_was_asked_for(begun: str) -> None:
-    engine, query = _engine(), table("request").select("request")
-    before = engine.later(query)
-    engine.view("request", NUMBERS.slice(1), NUMBERS.schema)
-    after = engine.later(query)
-    orders = {"in order": [before, after], "the other way round": [after, before]}
-    for order in orders.get(begun, []):
-        order.begin()
-        order.begin()  # it is begun already
-    assert _names(after.value) == ["b"]
-    assert _names(before.value) == ["a", "b"]
-    engine.close()
-
-
-def test_an_error_is_told_when_the_rows_are_asked_for(tmp_path: Path) -> None:
-    engine = _engine()
-    engine.define("request", "SELECT CAST(request AS BIGINT) AS request FROM request_rows")
-    failing = engine.later(table("request").select("request"))
-    for _ in range(2):
-        with pytest.raises(DamagedTraceError, match=r"cannot be processed|Could not convert"):
-            failing.wait()
-    engine.close()
-
-
-def test_a_query_that_nobody_waits_for_ends_with_the_engine() -> None:
-    engine = _engine()
-    engine.define(
-        "request",
-        "SELECT CAST(sum(a.range) AS VARCHAR) AS request FROM range(10000000) a, range(10000000) b",
-    )
-    engine.later(table("request").select("request")).begin()
-    engine.close()  # returns, although the query would take hours
 
 
 CHILD = """

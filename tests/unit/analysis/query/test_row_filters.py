@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,8 +20,6 @@ from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis import closeup
-from driftscope.analysis.figures import requests
-from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter, since_s
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -84,7 +81,6 @@ def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
         ("structured", ["json", "none"]),
         ("runner", ["v2"]),
         ("mode", ["full graphs"]),
-        ("rank", ["rank 0"]),
         ("hour", ["hour 1"]),
         ("finish", ["length"]),
     ],
@@ -386,21 +382,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     file.write_bytes(b"PAR1 and nothing more")
     with pytest.raises(DamagedTraceError, match=file.name):
         open_run(path)
-
-
-def test_requests_beyond_the_bound_are_put_together_within_their_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Measured values do not change; intervals are over groups."""
-    path = write_run(tmp_path / "run", Spec(labels=("a", "b"), odd=2.0))
-    apart = summarise(open_run(path), "run")
-    monkeypatch.setattr(requests, "MAX_CLUSTERS", 30)
-    together = collect(open_run(path))
-    assert len(np.unique(together.cells)) == 20
-    found = summarise(together, "run")
-    assert found.hidden.fed_rms == pytest.approx(apart.hidden.fed_rms)
-    assert [s.growth for s in found.segments] == pytest.approx([s.growth for s in apart.segments])
-    assert found.hidden.growth_interval is not None
 
 
 def test_requests_are_opened_alike_in_a_run_of_many_chains(

@@ -60,7 +60,7 @@ def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[RunSummary, RunSummary]:
     """A run that is cut and split, on DuckDB and on Spark."""
-    from driftscope.analysis.query.spark_engine import Spark
+    from driftscope.analysis.query.query_engine import Spark
 
     run = simulate(tmp_path_factory.mktemp("spark") / "run", RUNS[request.param])
     where = "prompt_tokens < 1500 AND context > 100"
@@ -80,7 +80,7 @@ def test_counts_are_equal_and_sums_to_rounding(both: tuple[RunSummary, RunSummar
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from driftscope.analysis.query.spark_engine import Spark
+    from driftscope.analysis.query.query_engine import Spark
 
     with closing(Spark(LOCAL)) as spark:
         yield spark

@@ -30,7 +30,7 @@ from driftscope.analysis.statistics.changes import (
     split_statistic,
     step_ratio,
 )
-from driftscope.analysis.statistics.permutation import DRAWS, joint, look_alikes
+from driftscope.analysis.statistics.permutation import DRAWS, joint
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 
 pytestmark = pytest.mark.slow
@@ -326,36 +326,3 @@ def test_the_error_is_the_jackknife_s() -> None:
     assert found.error == pytest.approx(np.sqrt(np.square(a.error) + np.square(b.error)))
     moved = np.square(b.influence - a.influence).sum(axis=0)
     assert joint(a, b, paired=True).error == pytest.approx(np.sqrt(29 / 30 * moved))
-
-
-RANDOM = np.random.RandomState(0)
-N = 120
-ONE_LABEL = np.zeros(N, dtype=np.int64)
-
-
-def test_repetitions_of_a_prompt_are_one_group() -> None:
-    prompt = np.arange(N) % 30
-    group = look_alikes(ONE_LABEL, prompt % 7, 1000 + prompt)
-    assert group is not None
-    assert len(np.unique(group)) == 30
-    assert all(len(np.unique(group[prompt == number])) == 1 for number in range(30))
-
-
-def test_agreement_by_chance_is_none() -> None:
-    """Nearly every answer begins with rounds that are accepted whole, whatever the prompt."""
-    easy = np.where(RANDOM.random_sample(N) < 0.9, 0, 1 + np.arange(N))
-    assert look_alikes(ONE_LABEL, np.arange(N) % 7, easy) is None
-
-
-def test_a_label_that_is_easy_is_no_repetition() -> None:
-    label = np.arange(N) % 2
-    beginning = np.where(label == 0, 0, 1 + np.arange(N))
-    assert look_alikes(label, np.arange(N) % 5, beginning) is None
-
-
-def test_requests_of_unknown_beginning_stay_alone() -> None:
-    prompt = np.arange(N) % 30
-    beginning = np.where(np.arange(N) < 60, 1000 + prompt, -1)
-    group = look_alikes(ONE_LABEL, prompt, beginning)
-    assert group is not None
-    assert len(np.unique(group)) == 30 + 60

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from benchmarks.calibration.inside import (
@@ -13,12 +12,9 @@ from benchmarks.calibration.inside import (
     Attention,
     drift_of,
 )
-from driftscope.analysis.statistics.drift import (
+from driftscope.analysis.figures.attention_drift import (
     MARGIN,
     Answer,
-    MatchedSums,
-    Source,
-    drift_in_matched_rounds,
 )
 
 TRIALS = 30
@@ -67,26 +63,3 @@ def test_the_answer_needs_chains_and_requests() -> None:
     assert few.clusters == 9
     assert drift_of(Attention(requests=24, chains=2), 1).shift is None, "48 chains"
     assert MARGIN == 0.05
-
-
-def _matched(clusters: int, excess: float, seed: int = 0) -> MatchedSums:
-    """Return sums of chains in matched rounds: 6 of each cluster at depths 2, 4 and 5."""
-    random = np.random.default_rng(seed)
-    weight = np.full((clusters, 5), 6.0)
-    weight[:, [0, 2]] = 0.0
-    own = random.normal(excess, 0.02, weight.shape) * weight
-    return MatchedSums(chains=weight.astype(np.int64), weight=weight, excess=own)
-
-
-def test_matched_rounds_tell_drift_from_none_and_say_if_they_are_few() -> None:
-    assert drift_in_matched_rounds(_matched(30, 0.15)).answer is Answer.DRIFT
-    assert drift_in_matched_rounds(_matched(30, 0.0)).answer is Answer.NO_DRIFT
-    few = drift_in_matched_rounds(_matched(8, 0.15))
-    assert (few.answer, few.source, few.clusters) == (Answer.CANNOT_TELL, Source.NONE, 8)
-
-
-def test_matched_rounds_have_no_estimate_at_a_depth_without_chains() -> None:
-    found = drift_in_matched_rounds(_matched(30, 0.15))
-    assert found.from_depth == 3 and found.shift is not None
-    assert found.shift.value == pytest.approx(0.15, abs=0.01)
-    assert [estimate is None for estimate in found.own_excess] == [True, False, True, False, False]

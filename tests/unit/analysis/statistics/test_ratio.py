@@ -18,7 +18,6 @@ from driftscope.analysis.statistics.ratio import (
     LEAST_SPANS,
     design_effect,
     intervals,
-    intraclass_correlation,
     nested,
     rate_intervals,
     ratio_of,
@@ -144,15 +143,6 @@ def test_nesting_is_seen() -> None:
     assert nested(EACH // 2, EACH // 4)
     assert not nested(EACH // 4, EACH // 2)
     assert not nested(EACH % 5, EACH // 5)
-
-
-def test_the_correlation_within_clusters_is_estimated() -> None:
-    code = np.repeat(np.arange(400), 5)
-    shared = RANDOM.standard_normal(400)[code]
-    values = 10 + shared + RANDOM.standard_normal(2000)
-    found = intraclass_correlation(values, np.ones(2000), code)
-    assert found == pytest.approx(0.5, abs=0.06)
-    assert intraclass_correlation(values, np.ones(2000), np.arange(2000)) is None
 
 
 def test_what_both_runs_share_leaves_the_variance_of_their_difference() -> None:

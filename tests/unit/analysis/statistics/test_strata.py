@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration.inside import RELATIONS, Relation, related_rows
-from driftscope.analysis.statistics.association import Answer, association
-from driftscope.analysis.statistics.strata import Halves, within_requests
+from driftscope.analysis.statistics.strata import Answer, Halves, association, within_requests
 
 RANDOM = np.random.default_rng(5)
 

@@ -60,19 +60,6 @@ def test_masses_and_rms_are_means_over_recorded_chains(tmp_path: Path) -> None:
     assert run.hidden.aux_norm_rms is None
 
 
-@pytest.mark.parametrize("closed", [True, False], ids=["sealed", "streams"])
-@pytest.mark.parametrize("norm_output", [True, False])
-def test_a_run_that_does_not_name_its_captured_layers_is_read(
-    tmp_path: Path, closed: bool, norm_output: bool
-) -> None:
-    """The probe named them from the drafter's config alone before, and vLLM has defaults."""
-    spec = Spec(aux_layers=(), norm_output=norm_output)
-    path = write_run(tmp_path / "run", spec, closed=closed)
-    for run in (summarise(open_run(path), "run"), summarise(read_trace(path), "run")):
-        assert run.hidden.aux_rms == (1.0, 2.0, 4.0)
-        assert run.hidden.aux_norm_rms == ((1.0, 1.0, 1.0) if norm_output else None)
-
-
 def test_a_manifest_that_names_other_captured_layers_than_the_chains_have_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -240,7 +227,7 @@ def test_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
     spec = Spec(sink_slots=(), sink_source="found", notes=(told,), sink=(0.0, 0.0))
     run = _summary(tmp_path / "run", spec)
     assert run.recording.broken_chains == 0
-    assert run.attention.sink_mass is run.attention.even_sink_mass is None
+    assert run.attention.sink_mass is None
     assert has_sink(run) is False
     found = analyze(Inputs(sources=[tmp_path / "run"], labels=["run"]))
     (finding,) = (f for f in found.findings if f.id == "no_sink")
@@ -328,7 +315,7 @@ def test_rounds_of_a_shorter_chain_are_counted_exactly(
 
 def test_with_the_k_that_ran_it_is_the_length_that_was_served(tmp_path: Path) -> None:
     run = collect(open_run(simulate(tmp_path / "run", Truth(k=5, requests=40, rounds=25))))
-    last = lengths_by_k(run).value[-1]
+    last = lengths_by_k(run)[-1]
     served = summarise(run, "run").acceptance
     assert last.k == 5
     assert last.mean_length == pytest.approx(served.mean_length)
@@ -337,7 +324,7 @@ def test_with_the_k_that_ran_it_is_the_length_that_was_served(tmp_path: Path) ->
 
 def test_a_run_of_several_k_has_none(tmp_path: Path) -> None:
     truth = Truth(k=5, requests=40, rounds=25, k_by_batch=((2, 5), (8, 2)))
-    assert lengths_by_k(collect(open_run(simulate(tmp_path / "run", truth)))).value == ()
+    assert lengths_by_k(collect(open_run(simulate(tmp_path / "run", truth)))) == ()
 
 
 def _rounds(requests: int, seed: int = 3) -> Rounds:

@@ -17,8 +17,8 @@ from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
 from support.reference_engine import Chain, replay
 from transformers import AutoTokenizer
 
-from driftscope.analysis.statistics.drift import Answer, Estimate
-from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.figures.attention_drift import Answer
+from driftscope.analysis.statistics.intervals import Estimate, Interval
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.result import Certainty, CheckResult, Level
