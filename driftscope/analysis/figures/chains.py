@@ -226,6 +226,22 @@ def lengths_of_rounds() -> ir.Table:
     return rows.filter(rows.verified > 0).group_by("verified").aggregate(rows=lambda t: t.count())
 
 
+@cache
+def captured_in(name: str) -> ir.Table:
+    """Return the number of states in the list `name`, from one row that has it, if there is any."""
+    rows = table("draft")
+    return rows.filter(rows[name].notnull()).select(states=rows[name].length()).limit(1)
+
+
+def captured_states(tables: Tables) -> int:
+    """Return the length of the lists in `AUX`: the number of layers that the manifest names or, if
+    the engine does not tell which layers it captures, that of the chains' states."""
+    if tables.manifest.aux_layers:
+        return len(tables.manifest.aux_layers)
+    lengths = (whole(tables.engine.rows(captured_in(name)), "states") for name in AUX)
+    return max((length for column in lengths for length in column.tolist()), default=0)
+
+
 ENOUGH_CHAINS = 50
 """Number of chains that must reach a depth for it to be shown in a run of several K: with fewer,
 the standard error of a mean is more than a seventh of the spread between chains."""
@@ -262,7 +278,7 @@ def shape_of(tables: Tables) -> Shape:
         shorter=tuple(sorted(n for n in verified if n < k)),
         depths=max(reached) if len(ks) > 1 and by_k else k,
         layers=max(layers[0], 1) if layers else 1,
-        aux=len(manifest.aux_layers),
+        aux=captured_states(tables),
         sink_slots=tuple(manifest.sink_slots),
         sinkless=manifest.sinkless,
         absent=tuple(name for name in OPTIONAL if not rows(one_with(name)).num_rows),

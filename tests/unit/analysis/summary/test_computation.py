@@ -60,6 +60,16 @@ def test_masses_and_rms_are_means_over_recorded_chains(tmp_path: Path) -> None:
     assert run.hidden.aux_norm_rms is None
 
 
+@pytest.mark.parametrize("norm_output", [True, False])
+def test_a_run_that_does_not_name_its_captured_layers_is_read(
+    tmp_path: Path, norm_output: bool
+) -> None:
+    """Not every engine tells which layers it captures."""
+    run = _summary(tmp_path / "run", Spec(aux_layers=(), norm_output=norm_output))
+    assert run.hidden.aux_rms == (1.0, 2.0, 4.0)
+    assert run.hidden.aux_norm_rms == ((1.0, 1.0, 1.0) if norm_output else None)
+
+
 def test_a_manifest_that_names_other_captured_layers_than_the_chains_have_is_refused(
     tmp_path: Path,
 ) -> None:
