@@ -30,7 +30,7 @@ from driftscope.cli.export import export
 from driftscope.cli.findings import findings
 from driftscope.cli.ingest import ingest
 from driftscope.cli.inspect import inspect
-from driftscope.cli.options import EXIT_CODES, epilog
+from driftscope.cli.options import EXIT_CODES, Command, epilog
 from driftscope.cli.pays import pays
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
@@ -114,6 +114,7 @@ for group, command, example in COMMANDS:
     # Each paragraph is one line, so that a terminal breaks it where it ends.
     paragraphs = (command.__doc__ or "").split("\n\n")
     app.command(
+        cls=Command,
         help="\n\n".join(" ".join(part.split()) for part in paragraphs),
         context_settings=PASSES_OPTIONS_ON if command in TO_VLLM else None,
         **shown_in_help,

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from driftscope import errors
 from driftscope.analysis.condition_columns import COLUMNS
@@ -27,6 +28,18 @@ EXIT_CODES = (
     f"{errors.EXIT_GATE_FAILED} gate failed, {errors.EXIT_NO_DATA} no data, "
     f"{errors.EXIT_UNKNOWN} unknown kind of input."
 )
+
+
+class Command(TyperCommand):
+    """Command whose help does not ask for a value after a flag, as typer's `--json <bool>` does."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters; an option without a value has no word for one."""
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+        return parameters
 
 
 def epilog(example: str) -> str:

@@ -19,7 +19,7 @@ probe = typer.Typer(
 )
 
 
-@probe.command(epilog=options.epilog("probe status latest"))
+@probe.command(cls=options.Command, epilog=options.epilog("probe status latest"))
 def status(run: options.RunArgument, as_json: Json = False) -> None:
     """Show what each process records, at which rate and cost, and which rows it lost."""
     from driftscope.cli.screens.probe import show
@@ -28,7 +28,7 @@ def status(run: options.RunArgument, as_json: Json = False) -> None:
     show(run, processes_of(run), as_json=as_json)
 
 
-@probe.command(epilog=options.epilog("probe start latest"))
+@probe.command(cls=options.Command, epilog=options.epilog("probe start latest"))
 def start(run: options.RunArgument, as_json: Json = False) -> None:
     """Resume recording draft steps."""
     from driftscope.trace.control import Change
@@ -36,7 +36,7 @@ def start(run: options.RunArgument, as_json: Json = False) -> None:
     _change(run, Change(recording=True), as_json=as_json)
 
 
-@probe.command(epilog=options.epilog("probe stop latest"))
+@probe.command(cls=options.Command, epilog=options.epilog("probe stop latest"))
 def stop(run: options.RunArgument, as_json: Json = False) -> None:
     """Stop recording draft steps until `start`. Verification and requests are still recorded."""
     from driftscope.trace.control import Change
@@ -44,7 +44,7 @@ def stop(run: options.RunArgument, as_json: Json = False) -> None:
     _change(run, Change(recording=False), as_json=as_json)
 
 
-@probe.command("set", epilog=options.epilog("probe set latest --every 4"))
+@probe.command("set", cls=options.Command, epilog=options.epilog("probe set latest --every 4"))
 def set_(
     run: options.RunArgument,
     every: options.EveryOption = None,

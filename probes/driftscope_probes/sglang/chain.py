@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from driftscope.vocabulary import FED_RMS, POSTNORM_RMS, PRENORM_RMS, Execution
-from driftscope_probes.drafter import Drafter
+from driftscope_probes.drafter import Drafter, Remove
 from driftscope_probes.engine import NOBODY, DeviceStep, DraftStep
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels
 from driftscope_probes.sampler import Sampler
-from driftscope_probes.taps import Hook, HookSet, HookSwitch, Remove
+from driftscope_probes.taps import Hook, HookSet, HookSwitch
 
 
 class AheadSampler(Sampler):

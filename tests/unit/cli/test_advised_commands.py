@@ -62,8 +62,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def commands(plain: Path) -> list[str]:
-    texts = [*_texts(), run_command("analyze", plain, cwd=plain.parent).stdout.replace("\n", " ")]
-    found = sorted({command for text in texts for command in _COMMAND.findall(text)})
+    lines = map(str.strip, run_command("analyze", plain, cwd=plain.parent).stdout.splitlines())
+    printed = {line for line in lines if line.startswith("driftscope ")}
+    found = sorted(printed.union(*map(_COMMAND.findall, _texts())))
     for name in ("pays", "replay", "ablate"):
         assert any(f" {name} " in command for command in found)
     return found
