@@ -367,9 +367,9 @@ def _figure_at(path: FigurePath, facts: Facts, values: Values) -> Quantity | str
 def _of_one_start(time_s: Quantity) -> Quantity:
     """Return a time of a server that was started once, which differs by the run effect if it is
     started again."""
-    if not 0 < time_s.low <= time_s.value <= time_s.high:
+    ends = Interval.of(time_s.low, time_s.high)
+    if ends is None or not 0 < ends.low <= time_s.value <= ends.high:
         return time_s
-    ends = Interval(low=time_s.low, high=time_s.high)
     ends = with_run_effect(time_s.value, ends, effect=RUN_EFFECT / math.sqrt(2.0))
     return replace(time_s, low=ends.low, high=ends.high)
 

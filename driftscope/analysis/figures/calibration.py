@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from driftscope.analysis.query.query_engine import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.statistics.changes import Requests, largest_split, step_ratio
 from driftscope.analysis.statistics.intervals import Interval, student
-from driftscope.analysis.statistics.ratio import intervals, ratio_of
+from driftscope.analysis.statistics.ratio import intervals, rate_intervals, ratio_of
 from driftscope.metrics.confidence import (
     BINS,
+    brier_parts,
     calibration_error,
     fitted_slope,
     logit_of,
@@ -44,6 +45,7 @@ class ReliabilityBin:
     """Mean confidence of the tokens."""
     accepted: float
     """Share of the tokens that the target accepted."""
+    accepted_interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,10 @@ class CalibrationAtDepth(Calibration):
     temperature: float | None
     temperature_interval: Interval | None
     brier: float
+    brier_reliability: float
+    brier_resolution: float
+    brier_uncertainty: float
+    brier_rest: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +218,7 @@ def calibrations(rounds: Scored) -> Calibrations:
         known = whole_chain[at]
         survival = _error(product[known, at], rounds.accepted[known] > at)
         found.append(_at_depth(at + 1, sure[mine], hit[mine], cluster[mine], survival))
-        bins += _bins(at + 1, sure[mine], hit[mine])
+        bins += _bins(at + 1, sure[mine], hit[mine], cluster[mine])
     return Calibrations(
         by_depth=tuple(found),
         by_kind=tuple(_by_kind(rounds, at_round, sure, hit)),
@@ -301,6 +307,10 @@ def _at_depth(
 ) -> CalibrationAtDepth:
     at = _bin_of(sure)
     sums = [_counted(at, w, BINS) for w in (np.ones(len(sure)), sure, hit)]
+    there = sums[0] > 0
+    score = float(np.square(sure - hit).mean())
+    tokens, sure_of, taken = (column[there] for column in sums)
+    parts = brier_parts(tokens, sure_of, taken, score)
     auroc, auroc_interval = _auroc(sure, hit, cluster)
     temperature, temperature_interval = _temperature(sure, hit, cluster)
     return CalibrationAtDepth(
@@ -312,7 +322,11 @@ def _at_depth(
         auroc_interval=auroc_interval,
         temperature=temperature,
         temperature_interval=temperature_interval,
-        brier=float(np.square(sure - hit).mean()),
+        brier=score,
+        brier_reliability=parts[0],
+        brier_resolution=parts[1],
+        brier_uncertainty=parts[2],
+        brier_rest=parts[3],
     )
 
 
@@ -366,15 +380,20 @@ def _temperature(
     return 1.0 / slope, Interval.of(1.0 / (slope + half), 1.0 / (slope - half))
 
 
-def _bins(depth: int, sure: Matrix, hit: NDArray[np.bool_]) -> Iterator[ReliabilityBin]:
+def _bins(
+    depth: int, sure: Matrix, hit: NDArray[np.bool_], cluster: Codes
+) -> Iterator[ReliabilityBin]:
     at = _bin_of(sure)
     for number in np.unique(at).tolist():
         mine = at == number
+        taken, n = _sums(cluster[mine], hit[mine].astype(np.float64), np.ones(int(mine.sum())))
+        spread = rate_intervals(ratio_of(taken, n))
         yield ReliabilityBin(
             depth=depth,
             tokens=int(mine.sum()),
             confidence=float(sure[mine].mean()),
             accepted=float(hit[mine].mean()),
+            accepted_interval=spread[0] if spread else None,
         )
 
 

@@ -254,12 +254,14 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(seed: int) -> None:
     assert placements(score, hit)[~hit].mean() == pytest.approx(by_definition, rel=1e-12)
 
 
-def test_planted_temperatures_come_back_and_every_token_is_in_a_bin() -> None:
+def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
     world = CONFIDENCES["too sure with depth"]
     made = calibrations(scored_rounds(world, 3)[0])
     for at, planted in zip(made.by_depth, world.temperatures, strict=True):
         assert at.temperature_interval is not None
         assert at.temperature_interval.low <= planted <= at.temperature_interval.high
+        parts = at.brier_reliability - at.brier_resolution + at.brier_uncertainty + at.brier_rest
+        assert at.brier == pytest.approx(parts, rel=1e-12)
     sums = [
         sum(one.tokens for one in made.reliability if one.depth == at.depth) for at in made.by_depth
     ]
