@@ -662,7 +662,7 @@ class ReplayComparison:
     pairs, by name in OUTCOMES."""
     basis: str = "prompt"
     """Unit of the pairs: a prompt, or a span of minutes of rollups, which are compared on the same
-    labels, adapters and contexts."""
+    labels, adapters, texts and contexts."""
 
 
 def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison, ...]:

@@ -696,8 +696,8 @@ def _beside_others(case: ReplayCase) -> list[tuple[str, float, Interval]]:
 )
 def fleet_replica_differs(case: ReplayCase) -> Finding | None:
     """In the rollups of a fleet, a replica accepts clearly fewer tokens than the others do at the
-    same depths of the same labels, adapters and contexts. The interval is over spans of time,
-    includes how much healthy replicas differ, and holds for all replicas together."""
+    same depths of the same labels, adapters, texts and contexts. The interval is over spans of
+    time, includes how much healthy replicas differ, and holds for all replicas together."""
     ranked = _beside_others(case)
     below = [one for one in ranked if one[1] < REPLICA_BELOW.value and one[2].high < 1.0]
     if not below:
@@ -709,7 +709,8 @@ def fleet_replica_differs(case: ReplayCase) -> Finding | None:
         severity=Severity.MEDIUM,
         answer=Answer.NO,
         statement=f"{name} accepts {percent(kept)}{between(spread)} of the tokens "
-        f"that {count(others, 'other replica')} accept on the same labels, adapters and contexts"
+        f"that {count(others, 'other replica')} accept on the same labels, adapters, texts and "
+        "contexts"
         f"{more}",
         evidence={
             **figure("kept", kept, spread),

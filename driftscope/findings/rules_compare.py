@@ -408,7 +408,7 @@ def replays_differ(case: ReplayCase) -> Finding | None:
     ratio, pair = min(ratios, key=lambda found: found[0].value)
     less = ratio.value < 1.0
     label, pairs = case.run.label, count(ratio.pairs, pair.basis)
-    alike = "labels, adapters and contexts" if pair.basis == SPAN else pairs
+    alike = "labels, adapters, texts and contexts" if pair.basis == SPAN else pairs
     where = f'on the same {alike}, in "{pair.condition}"'
     return Finding(
         severity=Severity.MEDIUM if less else Severity.INFO,

@@ -198,7 +198,8 @@ def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: boo
             ratio = pair.length_ratio
             say(
                 f"{pair.other} yields {number(ratio.value)}× the tokens per round of {pair.first}"
-                f"{between(ratio.interval)} on the same labels, adapters, contexts and depths"
+                f"{between(ratio.interval)} on the same labels, adapters, texts, contexts and "
+                "depths"
             )
     sums = [r.label for r in analysis.senders if not r.has_rows and r.label not in compared]
     if sums and not (words := difference_sentence(*analysis.senders)):
