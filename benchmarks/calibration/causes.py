@@ -305,7 +305,7 @@ class Ends:
     close: float
     """Share at which the target nearly chose the drafted token."""
     remedy: Remedy
-    """What reaches most of them."""
+    """Remedy that reaches most of these ends."""
     prompts: int
 
 

@@ -1,4 +1,4 @@
-"""What is concluded from other tools' files, logs and sums, and the change that one can see.
+"""Test conclusions from other tools' files, logs and sums, and the smallest change they show.
 
 Lines of a log are made as vLLM prints them, one for each 10 s, from rounds of known truth. Lines
 that follow each other may be alike without any change: what runs in one runs in the next. Sums hold

@@ -55,7 +55,7 @@ NEVER = Bound(most=0.068, spread=_SPREAD, margin=0.018)
 COVERED = Bound(least=0.93, spread=_SPREAD, margin=0.02)
 """Share of the 95 % intervals that contain the truth."""
 COVERED_BY_FEW = Bound(least=0.9, spread=_SPREAD)
-"""The same over few clusters or spans of time."""
+"""Share of them that do so with few clusters or spans of time."""
 
 
 def within(size: float, *, spread: float = 0.0) -> Bound:

@@ -334,8 +334,8 @@ class Advice:
     """Output tokens per second of the busy engine with the K that ran, all requests together; None
     if a step takes no time."""
     policies: tuple[Policy, ...] = ()
-    """What a confidence threshold would have served; () if the
-    run drafted several K, or if drafts were trimmed already."""
+    """Predictions of what each confidence threshold would have served; () if the run drafted
+    several K, or if drafts were trimmed already."""
     held_out: float | None = None
     """Relative error with which the step times of half of the run predict those of the other half,
     mean over K and batch sizes by their steps."""

@@ -77,7 +77,9 @@ def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
             rows.append([LEFT_OUT, *(_left_out(run) for run in runs)])
         if name == LENGTH_NAME:
             ks = sorted({at_k.k for run in runs for at_k in run.acceptance.by_k})
-            rows += [[f"- of rounds with K = {k}", *(_at(run, k) for run in runs)] for k in ks]
+            rows += [
+                [f"- of rounds with K = {k}", *(_length_at(run, k) for run in runs)] for k in ks
+            ]
     return rows
 
 
@@ -88,7 +90,7 @@ def _left_out(run: RunSummary) -> str:
     return f"{run.cohort.left_out:,}" if run.cohort.enough else "cannot tell"
 
 
-def _at(run: RunSummary, k: int) -> str:
+def _length_at(run: RunSummary, k: int) -> str:
     """Return the acceptance length of the rounds that drafted `k` tokens, and their share."""
     acceptance = next((at_k for at_k in run.acceptance.by_k if at_k.k == k), None)
     if acceptance is None:

@@ -112,7 +112,7 @@ class Engine:
     hooks: Mapping[str, Sequence[HookPoint]]
     """Hooks by part of the engine."""
     recorded: str
-    """What is recorded of it."""
+    """Figures that the probe records of the engine, in words."""
 
 
 VLLM = Engine(
