@@ -1,13 +1,14 @@
-"""Changes of acceptance within a server's log: lines that accept nothing, and falls over time, with
-the context or with the load.
+"""Changes of acceptance within a server's log, or another series: lines that accept nothing, and
+falls over time, with the context or with the load.
 
 A line covers seconds of all running requests, so that it is one observation, however many tokens
 were drafted in it: lines differ by what the requests ask for, and neighbours have requests in
-common.
+common. In a series of counters an interval takes the place of a line.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
@@ -24,8 +25,9 @@ from driftscope.boundary.bounds import MAX_K, Count, Text
 DEAD = 1.005
 """Length below which two digits show 1.00."""
 DEAD_FIRST = 0.03
-"""Share of rounds that accept a first token below which a line accepts next to nothing: the largest
-of broken drafters in public logs, whose other lines show 1.00. Published drafters: 0.58 or more."""
+"""Share of rounds that accept a first token, or draft tokens accepted in a round where that is not
+known, below which a line accepts next to nothing: the largest of broken drafters in public logs,
+whose other lines show 1.00. Published drafters: 0.58 or more."""
 FEWEST_TOKENS = 60
 """Draft tokens of a line below which chance may accept none: a drafter that works accepts the first
 of a round in more than half of the rounds."""
@@ -52,6 +54,10 @@ RUNNING, QUEUED, TOKENS = "running requests", "queued requests", "tokens in the 
 KV_USAGE, REQUEST_TOKENS = "% of the KV cache in use", "tokens of the request"
 TIME, NOTHING = "time", "nothing accepted"
 _CONTEXT_OR_LOAD = (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING)
+LINE, INTERVAL, REQUEST = "line", "interval", "request"
+"""Names of one observation."""
+MOST_INTERVALS = 240
+"""Intervals into which a series is split, to look for changes: four hours of minutes."""
 Length = Annotated[float, Within(ge=0.0, le=MAX_K + 1.0)]
 Values = NDArray[np.float64]
 
@@ -77,9 +83,8 @@ class LineAcceptance:
     @property
     def is_dead(self) -> bool:
         """Whether the line accepts next to nothing."""
-        if self.rates:
-            return self.rates[0] < DEAD_FIRST
-        return self.length is not None and self.length < DEAD
+        accepted = self.rates[0] if self.rates else (self.length or math.inf) - 1.0
+        return accepted < DEAD_FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,8 @@ class LogChange:
     """Number of lines of the log."""
     running: Annotated[float, Within(ge=0.0)] | None = None
     """Median of the requests that ran at once; None if the log does not say it."""
+    unit: Text = LINE
+    """Name of one observation."""
 
     @property
     def falls(self) -> bool:
@@ -113,8 +120,9 @@ class LogChange:
         return 1.0 - self.after / self.before if self.before and self.falls else 0.0
 
 
-def changes_of(lines: Sequence[LineAcceptance]) -> Iterator[LogChange]:
-    """Yield the changes within a log, whose lines are in order."""
+def changes_of(lines: Sequence[LineAcceptance], unit: str = LINE) -> Iterator[LogChange]:
+    """Yield the changes within a log, whose lines are in order. Requests have no order:
+    of them only those that accept nothing are told."""
     known = [line for line in lines if line.length is not None and line.tells]
     running = [line.quantities[RUNNING] for line in known if RUNNING in line.quantities]
     usual = median(running) if running else None
@@ -123,13 +131,16 @@ def changes_of(lines: Sequence[LineAcceptance]) -> Iterator[LogChange]:
         rest = [line for line in known if not line.is_dead]
         yield LogChange(
             by=NOTHING,
-            statement=_dead_words(dead, rest),
+            statement=_dead_words(dead, rest, unit),
             before=fmean(_lengths(rest)) if rest else None,
             after=fmean(_lengths(dead)),
             lines=len(dead),
             of=len(known),
             running=usual,
+            unit=unit,
         )
+    if unit == REQUEST:
+        return
     orders = [(TIME, known)]
     for name in _CONTEXT_OR_LOAD:
         there = [line for line in known if name in line.quantities]
@@ -142,12 +153,12 @@ def changes_of(lines: Sequence[LineAcceptance]) -> Iterator[LogChange]:
         before, after = fmean(_lengths(first)), fmean(_lengths(last))
         words = f"{before:.2f} -> {after:.2f} tokens per round "
         if name == TIME:
-            words += f"from {_which(first, last, len(known))}{_meanwhile(first, last)}"
+            words += f"from {_which(first, last, len(known), unit)}{_meanwhile(first, last)}"
         else:
             few, many = (median(line.quantities[name] for line in some) for some in groups)
             if many <= 1.2 * few:
                 continue
-            words += f"between lines with {few:,.10g} and lines with {many:,.10g} {name}"
+            words += f"between {unit}s with {few:,.10g} and {unit}s with {many:,.10g} {name}"
         yield LogChange(
             by=name,
             statement=words,
@@ -156,6 +167,7 @@ def changes_of(lines: Sequence[LineAcceptance]) -> Iterator[LogChange]:
             lines=len(last),
             of=len(known),
             running=usual,
+            unit=unit,
         )
 
 
@@ -163,17 +175,19 @@ def _lengths(lines: Sequence[LineAcceptance]) -> list[float]:
     return [line.length or 1.0 for line in lines]
 
 
-def _which(first: Sequence[LineAcceptance], last: Sequence[LineAcceptance], of: int) -> str:
+def _which(
+    first: Sequence[LineAcceptance], last: Sequence[LineAcceptance], of: int, unit: str
+) -> str:
     """Return the names of the first and the last lines, and when the last ones begin."""
     if len(first) == len(last) == of // 4:
-        return "the first quarter of the lines to the last"
+        return f"the first quarter of the {unit}s to the last"
     when = f", which begin at {last[0].when}" if last[0].when else ""
-    return f"the first {number_of(len(first), 'line')} to the last {len(last):,}{when}"
+    return f"the first {number_of(len(first), unit)} to the last {len(last):,}{when}"
 
 
-def _dead_words(dead: Sequence[LineAcceptance], rest: Sequence[LineAcceptance]) -> str:
+def _dead_words(dead: Sequence[LineAcceptance], rest: Sequence[LineAcceptance], unit: str) -> str:
     """Return how many lines accepted nothing, when, and what else differs there."""
-    lines = number_of(len(dead) + len(rest), "line")
+    lines = number_of(len(dead) + len(rest), unit)
     least, most = min(_lengths(dead)), max(_lengths(dead))
     between = f"{least:.2f} to {most:.2f}" if most - least > DEAD - 1.0 else f"{most:.2f}"
     at = f"{between}: {'nothing' if most < DEAD else 'next to nothing'}"
@@ -188,7 +202,7 @@ def _dead_words(dead: Sequence[LineAcceptance], rest: Sequence[LineAcceptance]) 
             continue
         here, others = median(there), median(elsewhere)
         if not 0.67 <= (1 + here) / (1 + others) <= 1.5:
-            words += f"; {here:,.10g} {name}, and {others:,.10g} in the other lines"
+            words += f"; {here:,.10g} {name}, and {others:,.10g} in the other {unit}s"
     return words
 
 

@@ -19,7 +19,13 @@ from annotated_types import Interval as Within
 from annotated_types import MaxLen
 from numpy.typing import NDArray
 
-from driftscope.analysis.log_changes import NOTHING, LogChange
+from driftscope.analysis.log_changes import (
+    NOTHING,
+    REQUEST,
+    LineAcceptance,
+    LogChange,
+    changes_of,
+)
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.rollups import Rollups, beside_others, length_interval
 from driftscope.analysis.rollups import length_ratio as ratio_of_rollups
@@ -259,6 +265,13 @@ class ReplaySummary(ReplayFigures):
     texts: tuple[Path, ...] = ()
     """Run directories of these replays that keep texts."""
 
+    def changes_in(self, cell: Cell) -> tuple[LogChange, ...]:
+        """Return the changes within a log, or the requests of a cell that accept nothing."""
+        if cell.totals is not None:
+            return cell.totals.changes
+        rows = grouped(self.rows).get((cell.condition, cell.concurrency, cell.rate), [])
+        return tuple(changes_of([_as_line(row) for row in rows if row["accepted"]], REQUEST))
+
     @property
     def speculates(self) -> bool:
         """Whether the server drafts: it was started so, says so, or some request reports a
@@ -280,6 +293,14 @@ class ReplaySummary(ReplayFigures):
     def has_rows(self) -> bool:
         """Whether single requests are known, which an interval or a comparison needs."""
         return self.planned is not None
+
+
+def _as_line(row: Row) -> LineAcceptance:
+    accepted = row["accepted"]
+    return LineAcceptance(
+        length=mean_length(sum(accepted), len(accepted)),
+        verified=sum(row["verified"]) if row.get("verified") else len(accepted),
+    )
 
 
 def is_replay(manifest: Manifest) -> bool:

@@ -24,6 +24,8 @@ from driftscope.analysis.log_changes import (
     FEWEST_LINES,
     MANY_LINES,
     NOTHING,
+    REQUEST,
+    LogChange,
 )
 from driftscope.analysis.number_words import (
     between,
@@ -610,7 +612,7 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
 
 @entry(
     about=ReplayCase,
-    title="Acceptance falls within a server's log",
+    title="Acceptance falls within a server's log, or some requests accept nothing",
     topic=Topic.WHERE,
     thresholds=(
         Threshold(
@@ -631,29 +633,28 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
     ),
     need=Need(
         words=f"a log with {FEWEST_LINES} lines of acceptance",
-        met=lambda case: any(
-            cell.totals is not None and (cell.totals.log_lines or 0) >= FEWEST_LINES
-            for cell in case.run.cells
+        met=lambda case: (
+            bool(_falls(case))
+            or any(
+                cell.totals is not None and (cell.totals.log_lines or 0) >= FEWEST_LINES
+                for cell in case.run.cells
+            )
         ),
     ),
 )
 def falls_in_log(case: ReplayCase) -> Finding | None:
-    """Lines of the log accept clearly fewer tokens later, with more context, with more requests at
-    once, or some accept nothing. A line counts as one observation. It is certain of nothing where
-    few requests run at once, since another text changes acceptance, too."""
-    # The falls within logs, the largest first.
-    found = [
-        (cell, change)
-        for cell in case.run.cells
-        for change in (cell.totals.changes if cell.totals else ())
-        if change.falls
-    ]
-    falls = sorted(found, key=lambda pair: -pair[1].lost)
+    """Lines of the log, or intervals of a series, accept clearly fewer tokens later, with more
+    context, with more requests at once, or some accept nothing. Each counts as one observation. It
+    is certain of nothing where few requests run at once, or of requests of a file or replay, since
+    another text changes acceptance, too."""
+    falls = _falls(case)
     if not falls:
         return None
     cell, worst = falls[0]
     where = "" if len(case.run.cells) == 1 else f"in {cell.condition} "
-    few = worst.running is not None and worst.running < FEW_RUNNING and worst.by != NOTHING
+    few = worst.unit == REQUEST or (
+        worst.running is not None and worst.running < FEW_RUNNING and worst.by != NOTHING
+    )
     others = [change.statement for of, change in falls[1:] if of is cell]
     statement = "; ".join([f"{where}{worst.statement}", *others])
     severity = Severity.HIGH if worst.lost >= CLEAR_STEP else Severity.MEDIUM
@@ -669,14 +670,27 @@ def falls_in_log(case: ReplayCase) -> Finding | None:
             "lines_of": worst.of,
         },
         confidence=Trust.LOW if few else Trust.MEDIUM,
-        because=f"{count(round(worst.running or 0), 'request')} at once, and another text changes "
+        because=f"{count(round(worst.running or 1), 'request')} at once, and another text changes "
         "acceptance, too"
+        if few and worst.unit != REQUEST
+        else "requests differ in their text, which changes acceptance, too"
         if few
-        else f"{count(worst.of, 'line')}, each one observation",
+        else f"{count(worst.of, worst.unit)}, each one observation",
         advice="Record the server with the probe (`driftscope serve`) through such an episode: "
         "`driftscope analyze` then tells context, load and kinds of text apart. Until then, look "
         "at what changed at that time: a restart, a longest context, a queue, an update.",
     )
+
+
+def _falls(case: ReplayCase) -> list[tuple[Cell, LogChange]]:
+    """Return the falls within logs, the largest first."""
+    found = [
+        (cell, change)
+        for cell in case.run.cells
+        for change in case.run.changes_in(cell)
+        if change.falls
+    ]
+    return sorted(found, key=lambda pair: -pair[1].lost)
 
 
 @question("What does the replay show?", Topic.ACCEPTANCE, ReplayCase)

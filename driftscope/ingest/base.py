@@ -10,9 +10,12 @@ cut their rates are replaced, as far as the file says what was verified.
 from __future__ import annotations
 
 import codecs
+import gzip
+import io
 import math
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from driftscope.analysis.log_changes import DEAD, LogChange
+from driftscope.analysis.log_changes import (
+    DEAD,
+    REQUEST,
+    LineAcceptance,
+    LogChange,
+    changes_of,
+)
 from driftscope.analysis.number_words import count as number_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import ratio_intervals
@@ -496,6 +505,7 @@ def over_requests(
         ttft_s=mean(ttft_s or [request.ttft_s for request in requests]),
         tpot_s=mean(tpot_s or [request.tpot_s for request in requests]),
         single=tuple(requests),
+        changes=tuple(changes_of([_as_line(one) for one in requests if one.rounds], REQUEST)),
         by_verified=_summed(split) if len(split) == len(requests) and not odd else None,
         ignores_stop=ignores_stop,
         assumptions=(*assumptions, *taken),
@@ -503,6 +513,12 @@ def over_requests(
         if odd
         else (),
     )
+
+
+def _as_line(request: RequestCounts) -> LineAcceptance:
+    """Return a request as an observation; a round verifies a token at least."""
+    verified = request.rounds if request.verified is None else request.verified
+    return LineAcceptance(length=1.0 + request.accepted / request.rounds, verified=verified)
 
 
 def _of_one_length(
@@ -563,10 +579,17 @@ def open_result(path: Path) -> ResultFile:
     """Read a file. Raises UsageError for one that cannot be read, is no text, or is too large."""
     try:
         with open_regular(path) as descriptor:
-            json = _JSON.match(os.read(descriptor, _HEAD_BYTES)) is not None
-        text = _decoded(read_bytes(path, limit=MOST_JSON_BYTES if json else MOST_BYTES))
-    except (OSError, ValueError) as error:
+            head = os.read(descriptor, _HEAD_BYTES)
+        json = _JSON.match(head) is not None
+        content = read_bytes(path, limit=MOST_JSON_BYTES if json else MOST_BYTES)
+        if head.startswith(_GZIP):  # as logrotate leaves it
+            content = _unpacked(content)
+            json = _JSON.match(content) is not None
+        text = _decoded(content)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UsageError(f"{path}: not readable ({first_line(error)})") from error
+    if not text.strip():
+        raise UsageError(f"{path}: is empty; servers log to stderr: `docker logs NAME > FILE 2>&1`")
     text = _TIMES.sub("[]", text) if json else text
     for signs, most, words in (("{", MOST_OBJECTS, "objects"), (",[{", MOST_VALUES, "values")):
         if json and sum(map(text.count, signs)) > most:
@@ -579,6 +602,18 @@ def open_result(path: Path) -> ResultFile:
         document = [item for item in document if isinstance(item, dict | str)]
     lines = () if document is not None else _lines(text)
     return ResultFile(path=path, text=text, document=document, lines=lines)
+
+
+_GZIP = b"\x1f\x8b"
+
+
+def _unpacked(content: bytes) -> bytes:
+    """Return what gzip has packed, at most MOST_JSON_BYTES. Raises ValueError for more."""
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        unpacked = file.read(MOST_JSON_BYTES + 1)
+    if len(unpacked) > MOST_JSON_BYTES:
+        raise ValueError(f"is larger than {MOST_JSON_BYTES} bytes; unpack a part of it")
+    return unpacked
 
 
 def _decoded(content: bytes) -> str:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from driftscope.analysis.log_changes import (
+    FEWEST_TOKENS,
+    INTERVAL,
+    MOST_INTERVALS,
+    LineAcceptance,
+    changes_of,
+)
 from driftscope.ingest.base import (
     Figures,
     RequestCounts,
@@ -139,15 +147,31 @@ def trtllm_iterations(file: ResultFile) -> Iterator[Figures]:
     for row in file.objects:
         if found := inner(row, _STATS):
             by_rank.setdefault(row.get("attentionDpRank") or 0, []).append(found)
-    ranks = list(by_rank.values())
-    copies = all(some == ranks[0] for some in ranks)
-    stats = ranks[0] if ranks and copies else [found for some in ranks for found in some]
-    yield Figures(
-        rounds=total(stats, "numRequestsWithDraftTokens"),
-        verified=total(stats, "numDraftTokens"),
-        accepted=total(stats, "numAcceptedTokens"),
-        assumptions=("a round is a request with draft tokens in one iteration",),
+    ranks = list(by_rank.items())
+    copies = all(stats == ranks[0][1] for _, stats in ranks)
+    for rank, stats in ranks[: 1 if copies else None]:
+        verified = total(stats, "numDraftTokens")
+        # Each interval has enough draft tokens to tell acceptance.
+        share = max(1 / MOST_INTERVALS, 2 * FEWEST_TOKENS / (verified or 1))
+        size = math.ceil(len(stats) * share)
+        lines = [_interval(stats[at : at + size]) for at in range(0, len(stats), size)]
+        yield Figures(
+            part="" if copies else f"rank {rank}",
+            rounds=total(stats, "numRequestsWithDraftTokens"),
+            verified=verified,
+            accepted=total(stats, "numAcceptedTokens"),
+            log_lines=sum(line.tells for line in lines) or None,
+            changes=tuple(changes_of(lines, INTERVAL)),
+            assumptions=("a round is a request with draft tokens in one iteration",),
+        )
+
+
+def _interval(stats: Sequence[Mapping[str, Any]]) -> LineAcceptance:
+    rounds, accepted, verified = (
+        total(stats, f"num{name}") or 0
+        for name in ("RequestsWithDraftTokens", "AcceptedTokens", "DraftTokens")
     )
+    return LineAcceptance(length=1.0 + accepted / rounds if rounds else None, verified=verified)
 
 
 @reader(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,6 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from driftscope.analysis.log_changes import (
+    INTERVAL,
+    MOST_INTERVALS,
+    RUNNING,
+    LineAcceptance,
+    changes_of,
+)
 from driftscope.boundary.bounds import MAX_COUNT, MAX_LIST, MAX_METRIC_SAMPLES, MAX_UNIX_S
 from driftscope.errors import UsageError
 from driftscope.ingest.base import (
@@ -35,6 +43,7 @@ from driftscope.telemetry.prometheus import (
     EnginePage,
     Sample,
     metrics_of,
+    page_of_all,
     page_of_samples,
     samples_of_engine,
     samples_on,
@@ -79,10 +88,19 @@ def _by_series(samples: Iterable[Sample]) -> Mapping[Series, Sample]:
     return {(sample.name, frozenset(sample.labels.items())): sample for sample in samples}
 
 
-def figures_of(page: EnginePage, period: str, *assumptions: str) -> Iterator[Figures]:
+Steps = Sequence[tuple[str, Mapping[Series, Sample]]]
+"""Ends of intervals in words, and the samples of each: increases, and values of gauges."""
+
+
+def figures_of(
+    page: EnginePage, period: str, *assumptions: str, steps: Steps = ()
+) -> Iterator[Figures]:
     """Yield the figures of an engine's counters, which cover `period`: of each replica, the worst
     first, and last of all of them."""
-    parts = {name: _figures_of(one, period, assumptions) for name, one in page.replicas.items()}
+    parts = {
+        name: _with_changes(one, _figures_of(one, period, assumptions), steps)
+        for name, one in page.replicas.items()
+    }
     words = outliers(
         {
             name: (figures.mean_length, None if page.length else figures.rounds)
@@ -94,6 +112,8 @@ def figures_of(page: EnginePage, period: str, *assumptions: str) -> Iterator[Fig
         said = (words[name],) if name in words else ()
         yield replace(figures, part=name, observations=said)
     whole = _figures_of(page, period, assumptions)
+    if not parts:
+        whole = _with_changes(page, whole, steps)
     dead = nothing_accepted(page.length, whole.k or 0, running=page.running)
     yield replace(
         whole,
@@ -126,6 +146,33 @@ def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> 
         ttft_s=seen.ttft_s,
         tpot_s=seen.tpot_s,
         assumptions=assumptions,
+    )
+
+
+def _with_changes(page: EnginePage, figures: Figures, steps: Steps) -> Figures:
+    """Return the figures with the changes from interval to interval, of those in which requests
+    ran."""
+    series = list(_by_series(page.samples))
+    lines = list[LineAcceptance]()
+    for when, samples in steps:
+        there = [samples[one] for one in series if one in samples]
+        seen = page_of_all(page.metrics, there)
+        now = completed(_figures_of(seen, "", ()))
+        if seen.running != 0:
+            lines.append(
+                LineAcceptance(
+                    when=when,
+                    length=now.mean_length,
+                    verified=now.verified if seen.length is None else None,
+                    rates=tuple(rate or 0.0 for rate in now.marginal or ()),
+                    quantities={} if seen.running is None else {RUNNING: seen.running},
+                )
+            )
+    counted = sum(line.length is not None and line.tells for line in lines)
+    return replace(
+        figures,
+        log_lines=counted or None,
+        changes=tuple(changes_of(lines, INTERVAL)),
     )
 
 
@@ -217,6 +264,7 @@ def _series(result: Mapping[str, Any], *, ranged: bool) -> _Series:
     metric = inner(result, "metric")
     labels = {str(name): str(value) for name, value in metric.items() if name != _NAME}
     name = unwrapped(str(metric.get(_NAME, "")))
+    name = f"{name}_total" if f"{name}_total" in _NAMES else name  # as on pages
     pairs = result.get("values") if ranged else [result.get("value")]
     if name not in _NAMES:
         return _Series(name=name, labels=labels, times=(), values=())
@@ -258,7 +306,26 @@ def _figures(series: Sequence[_Series], *, ranged: bool) -> Iterator[Figures]:
         return
     mine = [one for one in series if one.name in metrics.names]
     resets = max(counter_increase(metrics, one.name, one.values)[1] for one in mine)
-    yield from figures_of(page, _period(mine), *_range_words(metrics, resets))
+    words = _range_words(metrics, resets)
+    yield from figures_of(page, _period(mine), *words, steps=_steps(metrics, mine))
+
+
+def _steps(metrics: EngineMetrics, series: Sequence[_Series]) -> Steps:
+    """Return what each interval of a range counts, by the end of the interval."""
+    times = sorted({when for one in series for when in one.times})
+    ends = times[:: -(-len(times) // MOST_INTERVALS)]
+    steps: list[tuple[str, dict[Series, Sample]]] = [
+        (f"{datetime.fromtimestamp(end, UTC):%m-%d %H:%M:%S}", {}) for end in ends[1:]
+    ]
+    for one in series:
+        key = (one.name, frozenset(one.labels.items()))
+        places = [bisect_right(one.times, end) for end in ends]
+        for (_, samples), (first, last) in zip(steps, pairwise(places), strict=True):
+            values = one.values[max(first - 1, 0) : last]
+            if last > first and (first or one.name in metrics.gauges):
+                grown = counter_increase(metrics, one.name, values)[0]
+                samples[key] = Sample(name=one.name, labels=one.labels, value=grown)
+    return steps
 
 
 def _sample(metrics: EngineMetrics, series: _Series, *, ranged: bool) -> Sample:

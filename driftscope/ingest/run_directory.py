@@ -14,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from driftscope.analysis.log_changes import REQUEST
 from driftscope.analysis.replays import INGESTED, TOTALS, FileTotals, to_workload
 from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT
 from driftscope.errors import TraceError, UsageError
@@ -109,7 +110,7 @@ def _notes(found: Sequence[Figures]) -> tuple[str, ...]:
         change.statement
         for figures in found
         for change in figures.changes
-        if not change.falls or _has_rows(figures)
+        if not change.falls or (_has_rows(figures) and change.unit != REQUEST)
     ]
     notes += [words for figures in found for words in figures.assumptions]
     notes += [

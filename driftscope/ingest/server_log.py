@@ -66,6 +66,8 @@ _REFUSALS_LEFT_OUT = (
 )
 LEAST_RATE = 0.05
 """Printed share of accepted draft tokens from which two digits tell K."""
+FEWEST_OF_A_NAME = 3
+"""Lines after the same words from which these name what wrote them."""
 MOST_PIECES = 8
 """Rows into which a terminal or an editor has broken one line."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
@@ -105,6 +107,8 @@ class LogLine(LineAcceptance):
 
     replica: str = ""
     """Names of the container, actor and rank that wrote the line."""
+    words: tuple[str, ...] = ()
+    """Words before it that are no time, whatever they mean."""
     engine: str = ""
     rounds: float | None = None
     accepted: int | None = None
@@ -248,12 +252,13 @@ def _finished(fields: Fields) -> LogLine | None:
     return LogLine(length=length, rounds=rounds, accepted=accepted, request=request)
 
 
+_V1 = "SpecDecoding metrics:"
 _FINISH = "Finish: obj="
 _STATISTICS = "statistics "
 KINDS: tuple[_Kind, ...] = (
     # vllm/v1/spec_decode/metrics.py (0.33) and LMDeploy 0.18.
     _Kind(
-        marker="SpecDecoding metrics:",
+        marker=_V1,
         fields=_patterns(
             length=rf"ean acceptance length:{_N}",
             accepted=rf"Accepted:{_N} tokens",
@@ -427,14 +432,15 @@ def _is_server_log(file: ResultFile) -> bool:
 
 def _lines(rows: Iterable[str]) -> Iterator[tuple[_Kind, LogLine]]:
     """Yield the lines that report acceptance, in order, each with its kind."""
-    carried: dict[str, dict[str, float]] = {}
-    engines: dict[str, str] = {}
+    carried: dict[tuple[str, ...], dict[str, float]] = {}
+    engines: dict[tuple[str, ...], str] = {}
     for row in _unbroken(rows):
         kind = _kind_of(row)
         if kind is None and not _is_of_load(row):
             continue
         head = row[:300]
-        source = _replica(head)
+        words = _words_before(head, kind)
+        source = (_replica(head), *words)
         if engine := _ENGINE.search(head):
             engines[source] = f"engine {int(engine[1])}"
         if kind is None:
@@ -450,11 +456,55 @@ def _lines(rows: Iterable[str]) -> Iterator[tuple[_Kind, LogLine]]:
             replace(
                 line,
                 when=when[0] if when else "",
-                replica=source,
+                replica=source[0],
+                words=words,
                 engine=engines.get(source, ""),
                 quantities={**carried.get(source, {}), **line.quantities},
             ),
         )
+
+
+_PROGRAM = re.compile(r"\[?[a-z_]{1,40}\.py:[0-9]|Engine [0-9]{3}|slot |srv ")
+"""Beginning of what a server itself writes into a line."""
+_NO_NAME = re.compile(r"[\d:.,+TZ/-]*|(?:TP|PP|EP|DP)[0-9]+|[A-Z][a-z]{2}")
+"""Time, rank, or name of a day or month."""
+
+
+def _words_before(head: str, kind: _Kind | None) -> tuple[str, ...]:
+    """Return the words before what a server itself writes, without times."""
+    found = _PROGRAM.search(head)
+    end = found.start() if found else head.find(kind.marker) if kind else 0
+    words = (re.sub(r"\[[0-9]+\]", "", word).strip("[]()<>|›:,") for word in head[:end].split())
+    return tuple(word for word in words if not _NO_NAME.fullmatch(word))
+
+
+def _by_k(lines: Sequence[tuple[_Kind, LogLine]]) -> dict[str, list[tuple[_Kind, LogLine]]]:
+    """Return the lines of one server by the number of their rates, where that changes: it was
+    started again with another K, and lengths of two Ks do not compare. llama.cpp has as many rates
+    as a request drafted."""
+    k = next((len(line.rates) for _, line in lines if line.rates), 0)
+    by_k: dict[int, list[tuple[_Kind, LogLine]]] = {}
+    for kind, line in lines:
+        k = len(line.rates) if kind.marker == _V1 and line.rates else k
+        by_k.setdefault(k, []).append((kind, line))
+    return {f"K = {k}" if len(by_k) > 1 else "": some for k, some in by_k.items()}
+
+
+def _by_words(
+    lines: Sequence[tuple[_Kind, LogLine]],
+) -> dict[str, list[tuple[_Kind, LogLine]]]:
+    """Return the lines by the words before them, where these look like names: few, each of several
+    lines. Otherwise all lines are one server's."""
+    by_words: dict[tuple[str, ...], list[tuple[_Kind, LogLine]]] = {}
+    for kind, line in lines:
+        by_words.setdefault(line.words, []).append((kind, line))
+    if len(by_words) == 1 or min(map(len, by_words.values())) < FEWEST_OF_A_NAME:
+        return {"": list(lines)}
+    alike = set.intersection(*map(set, by_words))
+    return {
+        " ".join(word for word in words if word not in alike): some
+        for words, some in by_words.items()
+    }
 
 
 def _replica(head: str) -> str:
@@ -498,6 +548,13 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
         if not line.drafter:
             name = f"{line.replica} {line.engine}".strip() if engines else line.replica
             by_replica.setdefault(name, []).append((kind, line))
+    if len(by_replica) == 1:
+        by_replica = _by_words(next(iter(by_replica.values())))
+    by_replica = {
+        f"{name} {part}".strip(): those
+        for name, some in by_replica.items()
+        for part, those in _by_k(some).items()
+    }
     found = [
         _counting_all(
             _figures(some, part=(name or "without a name") if len(by_replica) > 1 else ""), restores
@@ -541,7 +598,8 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
         said = next(kind.said for kind, _ in every if kind.marker == _FINISH)
         assumptions = (*figures.assumptions, said)
         return replace(figures, **told, assumptions=assumptions)
-    series = [line for line in series if line.verified is not None] or series
+    exact = [line for line in series if line.verified is not None]
+    series = [line for line in exact if line.verified] or exact or series
     series, words = _without_unknown_rounds(series)
     figures = _sums(series, part)
     if every[0][0].marker == "draft acceptance" and all(line.rounds for line in series):
@@ -655,12 +713,13 @@ def _k_of_rates(lines: Sequence[LogLine]) -> int | None:
 
 
 def _mean_rates(lines: Sequence[LogLine]) -> tuple[float, ...] | None:
-    """Return the rates by position over the rounds of all lines; None unless all have some."""
+    """Return the rates by position over the rounds of all lines, or over lines that count none;
+    None unless all have some."""
     deepest = max((len(line.rates) for line in lines), default=0)
-    total = sum(line.rounds or 0.0 for line in lines)
-    if not deepest or not total or any(not line.rates or line.rounds is None for line in lines):
+    total = sum(line.weight for line in lines)
+    if not deepest or not total or any(not line.rates for line in lines):
         return None
     return tuple(
-        sum(line.rates[at] * (line.rounds or 0.0) for line in lines if at < len(line.rates)) / total
+        sum(line.rates[at] * line.weight for line in lines if at < len(line.rates)) / total
         for at in range(deepest)
     )

@@ -214,7 +214,7 @@ _MADE_UP = "llamacpp"
     gives="acceptance length with interval, rates by depth, times, per request",
     lacks="acceptance of llama.cpp, whose rounds AIPerf makes up",
     recognises=lambda file: any(
-        inner(row, "metadata") and "metrics" in row for row in file.lines[:10]
+        inner(row, "metadata") and "metrics" in row for row in file.objects[:10]
     ),
 )
 def aiperf_records(file: ResultFile) -> Iterator[Figures]:
@@ -223,7 +223,7 @@ def aiperf_records(file: ResultFile) -> Iterator[Figures]:
     Source: ai-dynamo/aiperf, src/aiperf/common/models/spec_decode_models.py. inter_token_latency is
     (latency - time to first token) / (tokens - 1).
     """
-    specs = [row for row in file.lines if inner(row, _SPEC)]
+    specs = [row for row in file.objects if inner(row, _SPEC)]
     real = [row for row in specs if inner(row, _SPEC).get("engine") != _MADE_UP]
     left_out = (
         f"{len(specs) - len(real)} requests of llama.cpp are left out: AIPerf makes up rounds"
@@ -238,9 +238,9 @@ def aiperf_records(file: ResultFile) -> Iterator[Figures]:
             for row in real
         ],
         k=most_k(inner(row, _SPEC) for row in real),
-        number=len(file.lines),
-        ttft_s=[_time(row, "time_to_first_token") for row in file.lines],
-        tpot_s=[_time(row, "inter_token_latency") for row in file.lines],
+        number=len(file.objects),
+        ttft_s=[_time(row, "time_to_first_token") for row in file.objects],
+        tpot_s=[_time(row, "inter_token_latency") for row in file.objects],
         assumptions=(left_out,) if len(real) < len(specs) else (),
     )
 

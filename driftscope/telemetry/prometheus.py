@@ -231,6 +231,8 @@ class EnginePage:
     engine publishes counters, which say more."""
     running: int | None = None
     """Requests that are being served; None if the engine does not publish it."""
+    samples: Sequence[Sample] = ()
+    """Samples that the figures are of."""
     replicas: Mapping[str, EnginePage] = field(default_factory=dict)
     """Figures of each replica by its name; empty if there is one."""
 
@@ -488,8 +490,8 @@ def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> Engine
         for values, some in sorted(replicas.items())
         if any(sample.name in metrics.of_speculation for sample in some)
     }
-    pages = {name: _page_of(metrics, some) for name, some in named.items()}
-    return replace(_page_of(metrics, mine), replicas=pages)
+    pages = {name: page_of_all(metrics, some) for name, some in named.items()}
+    return replace(page_of_all(metrics, mine), replicas=pages)
 
 
 def _without_repeated_ranks(
@@ -542,7 +544,8 @@ def _rank(sample: Sample) -> tuple[int, ...]:
     return tuple(int(text[:9]) if text.isascii() and text.isdecimal() else 0 for text in texts)
 
 
-def _page_of(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
+def page_of_all(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
+    """Return the figures of an engine's samples together; raises BadPageError."""
     totals: defaultdict[str, float] = defaultdict(float)
     by_position: defaultdict[tuple[str, int], float] = defaultdict(float)
     lengths, configured = [], 0.0
@@ -569,6 +572,7 @@ def _page_of(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
         points=points,
         length=length,
         running=None if running is None else int(running),
+        samples=tuple(samples),
     )
 
 

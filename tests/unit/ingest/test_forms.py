@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Sequence
@@ -96,6 +97,11 @@ def llamacpp(accepted: int, generated: int, end: str = "", head: str = "", id_: 
 HALVES = ([0.8, 0.6, 0.4], [0.02, 0.0, 0.0])
 TWO = [vllm(*HALVES[0]), vllm(0.7, 0.5, 0.3, at=10)]
 """1,000 rounds, 2.65 tokens each."""
+NOTHING_DRAFTED = (
+    "SpecDecoding metrics: Mean acceptance length: nan, Accepted: 0 tokens, Drafted: 0 tokens, "
+    "Per-position acceptance rate: nan, nan, Avg Draft acceptance rate: nan%"
+)
+RATES_ALONE = ["Per-position acceptance rate: 0.800, 0.600, Avg Draft acceptance rate: 70.0%"]
 FALLING = [
     row
     for n in range(8)
@@ -312,7 +318,27 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         (" 3 +1,000 +2.65 ",),
     ),
     "K of 7": (lines([vllm(0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)] * 2), (" 7 +1,000 +5.20 ",)),
-    "K by batch": (lines([vllm(0.8, 0.6, 0.4), vllm(0.8, 0.6)]), (" 1,000 +2.60 ",)),
+    "another K": (
+        lines([vllm(0.8, 0.6, 0.4)] * 4 + [vllm(0.7)] * 4),
+        ("K = 1 +1 +2,000 +1.70 .*K = 3 +3 +2,000 +2.80 ", "different numbers of draft tokens"),
+    ),
+    "nothing drafted": (
+        lines([vllm(0.8, 0.6), NOTHING_DRAFTED, vllm(0.8, 0.6)]),
+        (" 2 +1,000 +2.40 ",),
+    ),
+    "rates without counts": (
+        lines(["SpecDecoding metrics: Mean acceptance length: 2.40,", *RATES_ALONE]),
+        (" 2 +– +2.40 +– +0.80 0.60 ",),
+    ),
+    "a name that no collector writes": (
+        lines([f"[INFO] <m{n % 2}> {vllm(0.8 - 0.7 * (n % 2), at=n)}" for n in range(8)]),
+        ("m1 +1 +2,000 +1.10 .*m0 +1 +2,000 +1.80 ",),
+    ),
+    "a word that differs once": (
+        lines([f"{'x' if n == 3 else 'y'} {vllm(0.8, at=n)}" for n in range(8)]),
+        (" 1 +4,000 +1.80 ",),
+    ),
+    "gzip": (gzip.compress(lines(TWO).encode()), (" 3 +1,000 +2.65 ",)),
     "cut drafts": (
         lines([vllm(0.8, 0.6, 0.4, cut=0.7)]),
         (" 500 +2.80 ", "no rate beyond depth 1"),

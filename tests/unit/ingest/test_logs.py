@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -143,6 +144,90 @@ def test_a_fall_in_a_short_log_is_a_finding(
     assert words in analyzed.stdout or code == 0
 
 
+def _range(*lengths: float, gauge: bool = False) -> str:
+    """Return what Prometheus stored of 100 rounds every 15 seconds, or of a gauge."""
+    grown = np.cumsum([0.0, *(100 * (length - 1) for length in lengths)])
+    rounds = 100.0 * np.arange(len(grown))
+    series = {
+        "vllm:spec_decode_num_drafts_total": rounds,
+        "vllm:spec_decode_num_draft_tokens_total": 3 * rounds,
+        "vllm:spec_decode_num_accepted_tokens_total": grown,
+    }
+    if gauge:
+        series = {"sglang:spec_accept_length": np.array([lengths[0], *lengths])}
+    held = [
+        {
+            "metric": {"__name__": name, "pod": pod},
+            "values": [[1.7e9 + 15 * at, f"{value:.2f}"] for at, value in enumerate(values)],
+        }
+        for name, values in series.items()
+        for pod in ("a", "b")
+    ]
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": held}})
+
+
+def _iterations(*lengths: float) -> str:
+    """Return what TensorRT-LLM says of 30 iterations for each length."""
+    stats = [
+        {
+            "numDraftTokens": 120,
+            "numAcceptedTokens": round(40 * (length - 1)),
+            "numRequestsWithDraftTokens": 40,
+        }
+        for length in lengths
+        for _ in range(30)
+    ]
+    return "".join(
+        json.dumps({"iter": at, "iterLatencyMS": 9.0, "specDecodingStats": one}) + "\n"
+        for at, one in enumerate(stats)
+    )
+
+
+def _responses(*lengths: float) -> str:
+    """Return vLLM's responses, each of 40 rounds."""
+    whole = [round(40 * (length - 1) / 3) for length in lengths]
+    spec = [
+        {
+            "acceptance_histogram": [40 - rounds, 0, 0, rounds],
+            "num_spec_steps": 40,
+            "num_accepted_draft_tokens": 3 * rounds,
+            "num_draft_tokens": 120,
+            "num_spec_tokens": 3,
+        }
+        for rounds in whole
+    ]
+    rows = [{"id": str(n), "metrics": {"speculative_decoding": one}} for n, one in enumerate(spec)]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+HALF_DEAD = (*STEADY, *STEADY, *(16 * [1.0]))
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "code"),
+    [
+        (_range(*HALF_DEAD), "16 of 32 intervals at 1.00", 3),
+        (_range(*HALF_DEAD, *STEADY, gauge=True), "16 of 40 intervals at 1.00", 3),
+        (_range(*STEADY, *STEADY), "", 0),
+        (_range(*HALF_DEAD).replace("drafts_total", "drafts"), "16 of 32 intervals at 1.00", 3),
+        (_iterations(*HALF_DEAD), "16 of 32 intervals at 1.00|120 of 240 intervals", 3),
+        (_iterations(*STEADY, *STEADY), "", 0),
+        (_responses(*STEADY, 1.0, 1.0, 1.0), "3 of 11 requests at 1.00: nothing was accepted", 4),
+        (_responses(*STEADY), "", 4),
+    ],
+    ids=["range", "gauge", "steady", "names", "iterations", "even", "requests", "all well"],
+)
+def test_what_accepts_nothing_is_not_hidden_by_the_mean_of_a_series(
+    text: str, words: str, code: int, tmp_path: Path
+) -> None:
+    (path := tmp_path / "a.jsonl").write_text(text)
+    done = run_command("ingest", path, "-o", run := tmp_path / "run", COLUMNS="300")
+    assert re.search(words, done.stdout) and ("at 1.00" in done.stdout) is bool(words)
+    assert run_command("check", run, "--fail-on", "falls_in_log").returncode == code
+    analyzed = run_command("analyze", run, "-o", tmp_path / "a.html", COLUMNS="300")
+    assert re.search(words, analyzed.stdout.splitlines()[0])
+
+
 def test_a_line_of_few_tokens_that_accepts_none_is_chance(tmp_path: Path) -> None:
     quiet = _METRICS.replace("3000 tokens", "21 tokens").format(length=1, accepted=0, rate=0)
     rows = [row for n in range(12) for row in ([quiet] if n % 4 == 0 else _vllm(3.1))]
@@ -273,18 +358,20 @@ def test_refusals_that_llamacpp_leaves_out_are_no_acceptance(
     assert bool(found.contradictions) == (length is None)
 
 
-def test_rows_of_ranks_that_repeat_the_first_are_counted_once(tmp_path: Path) -> None:
+def test_ranks_have_rows_of_their_own_and_copies_of_the_first_are_counted_once(
+    tmp_path: Path,
+) -> None:
     stats = {"numDraftTokens": 24, "numAcceptedTokens": 12, "numRequestsWithDraftTokens": 8}
     other = {**stats, "numAcceptedTokens": 6}
-    for second, accepted in ((stats, 12), (other, 18)):
+    for second, accepted in ((stats, [12]), (other, [12, 6])):
         rows = [
             json.dumps(
                 {"iter": 2, "iterLatencyMS": 9.0, "specDecodingStats": one, "attentionDpRank": rank}
             )
             for rank, one in enumerate((stats, second))
         ]
-        (found,) = ingest(_write(tmp_path / "a.jsonl", rows))[1]
-        assert found.accepted == accepted
+        found = ingest(_write(tmp_path / "a.jsonl", rows))[1]
+        assert [figures.accepted for figures in found] == accepted
 
 
 @pytest.mark.parametrize(
