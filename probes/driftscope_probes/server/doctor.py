@@ -36,7 +36,7 @@ from driftscope.trace.manifest import (
 )
 from driftscope.trace.writer_files import check_writable
 from driftscope.unknown import Unknown
-from driftscope_probes.server.start import NO_SPECULATION, speculation_of
+from driftscope_probes.server.start import NO_SPECULATION, option_values, speculation_of
 from driftscope_probes.settings import DISABLE, is_disabled, settings_from
 from driftscope_probes.sglang import plugin as sglang
 from driftscope_probes.start_guard import HookPoint, fault_of, unknown_settings
@@ -200,9 +200,35 @@ def examine_server(engine: Engine, model: str, options: Sequence[str]) -> Iterat
     else:
         yield target_check(target)
     none = any(option == f"--{NO_SPECULATION}" for option in options)
+    if fault := _not_an_option(options, folder):
+        yield fault
+        return
+    if not given and any(name == "--config" for name, _ in option_values(options)):
+        yield fact("drafter", "as in the file of --config, which is not examined here")
+        return
     yield _drafter(target, given, folder, none=none)
     if given and not none:
         yield _sampling(given)
+
+
+_OF_SPECULATION = ("spec", "draft", "ngram")
+"""Parts of the names of options about it, in vLLM, in its V0 and in other engines."""
+
+
+def _not_an_option(options: Sequence[str], folder: Path) -> Check | None:
+    """Return the first option about speculation that vLLM's parser does not have; None if there is
+    none, or if its options are not where this driftscope knows them."""
+    tree = tree_of("vllm.engine.arg_utils", folder)
+    known = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    for name in (name.partition(".")[0] for name, _ in option_values(options)):
+        about = name.startswith("--") and any(part in name for part in _OF_SPECULATION)
+        if about and known and name not in known | {f"--{NO_SPECULATION}"}:
+            hint = (
+                'give the drafter as --speculative-config \'{"method": ..., "model": ..., '
+                "\"num_speculative_tokens\": ...}'; SGLang's options go with --engine sglang"
+            )
+            return problem("drafter", f"vLLM has no option {name}", hint)
+    return None
 
 
 def as_served(model: str, given: Mapping[str, object]) -> tuple[str, dict[str, object]]:
@@ -422,7 +448,7 @@ _OWN_COUNT = {"n_predict", "num_lookahead_tokens", "speculators_config"}
 def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool) -> Check:
     """Check the drafter that the speculation config names, and its class if its config is on this
     machine; `none`: the server is to have no drafter."""
-    method = str(given.get("method") or "")
+    method = str(given.get("method") or _derived(given))
     if none:
         detail = "no drafter: requests and the times of steps are recorded, to compare with"
         return Check(topic="drafter", ok=True, detail=detail)
@@ -435,7 +461,12 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     if fault := _refused(given, vllm):
         return fault
     if not method:
-        detail = "the config names no method, which vLLM then derives from the model"
+        if missing := _no_model(str(given.get("model") or "")):
+            return problem("drafter", missing, "give the drafter's folder")
+        detail = (
+            "the config names no method: vLLM derives it from the drafter's config, or else takes "
+            f"it for a draft model, unless its name has {', '.join(_BY_NAME)}"
+        )
         hint = "give the method as in vLLM's --speculative-config"
         return Check(topic="drafter", ok=None, detail=detail, hint=hint)
     classes, methods = drafter_classes(vllm), speculation_methods(vllm)
@@ -465,6 +496,18 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     name = _class_of(config, method, classes)
     detail = f"{kinds[0].name}{f' ({name})' if name else ''}: {_INSIDE}, {_FOUND}"
     return Check(topic="drafter", ok=True, detail=detail)
+
+
+_BY_NAME = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
+"""Part of a drafter's name -> method that vLLM 0.32 then takes, if none is given."""
+
+
+def _derived(given: Mapping[str, object]) -> str:
+    """Return the method that vLLM derives from the drafter's name; "" if that says nothing."""
+    name = str(given.get("model") or "").lower()
+    if name.strip("[]") == "ngram":
+        return "ngram"
+    return next((method for part, method in _BY_NAME.items() if part in name), "")
 
 
 def _refused(given: Mapping[str, object], folder: Path) -> Check | None:

@@ -129,6 +129,12 @@ UNKNOWN = "drafter"
 MAX_CHARS = 40
 _SPECULATIVE = "--speculative-config"
 _SHORT = "-sc"
+_PARTS = {
+    "--spec-method": "method",
+    "--spec-model": "model",
+    "--spec-tokens": "num_speculative_tokens",
+}
+"""vLLM's options for single fields of it (0.32)."""
 _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
 
 
@@ -147,8 +153,9 @@ def file_name(model: str) -> str:
 def speculation_of(options: Sequence[str]) -> dict[str, object]:
     """Return the fields of the speculation config; {} if the options name none.
 
-    It may be one JSON object or dotted options: `--speculative-config '{"model": "D"}'`, `-sc ...`
-    and `--speculative-config.model D`.
+    It may be one JSON object, dotted options or options for single fields:
+    `--speculative-config '{"model": "D"}'`, `-sc ...`, `--speculative-config.model D` and
+    `--spec-model D`.
     """
     return dict(_speculation(options))
 
@@ -165,10 +172,11 @@ def option_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _speculation(options: Sequence[str]) -> Iterator[tuple[str, object]]:
     for name, value in option_values(options):
         head, _, field = name.partition(".")
-        if head not in (_SPECULATIVE, _SHORT):
+        if field := _PARTS.get(name, field.replace("-", "_")):
+            if head in (_SPECULATIVE, _SHORT, *_PARTS):
+                yield field, value
             continue
-        if field:
-            yield field, value
+        if head not in (_SPECULATIVE, _SHORT):
             continue
         try:
             content = json.loads(value)

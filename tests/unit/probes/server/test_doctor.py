@@ -172,6 +172,31 @@ def test_an_option_that_vllm_refuses_is_not_ready(
 
 
 @pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--speculative-model", "[ngram]"], "vLLM has no option --speculative-model"),
+        (["--speculative_algorithm=EAGLE3"], "vLLM has no option --speculative-algorithm"),
+        (["--num-speculative-tokens", "5"], "vLLM has no option --num-speculative-tokens"),
+        (["--spec-method", "ngram", "--spec-tokens", "5"], "n-gram: acceptance and timing"),
+        (["--spec-model", "ngram"], "vLLM asks for num_speculative_tokens with method ngram"),
+        (["--spec-model", "/nowhere"], "/nowhere does not exist"),
+        (["--spec-model", "org/some"], "or else takes it for a draft model"),
+        (["--config", "serve.yaml"], "as in the file of --config, which is not examined here"),
+        (["--port", "1"], "the options name no drafter"),
+    ],
+)
+def test_options_are_those_that_vllm_takes(vllm: Path, options: list[str], words: str) -> None:
+    _write(
+        vllm,
+        "vllm.engine.arg_utils",
+        'for name in ("--speculative-config", "-sc", "--spec-method", "--spec-model", '
+        '"--spec-tokens"):\n    parser.add_argument(name)\n',
+    )
+    checks = {check.topic: check for check in examine_server(VLLM, "org/target", options)}
+    assert words in checks["drafter"].detail
+
+
+@pytest.mark.parametrize(
     ("target", "words"), [("", "it has no name"), ("/dev/null", "/dev/null is no folder")]
 )
 def test_a_target_that_cannot_be_a_model_is_not_ready(vllm: Path, target: str, words: str) -> None:

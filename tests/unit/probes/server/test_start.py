@@ -11,7 +11,7 @@ import pytest
 
 from driftscope.errors import UsageError
 from driftscope_probes.server.label_header import LabelHeader
-from driftscope_probes.server.start import LABEL_HEADER, drafter_name
+from driftscope_probes.server.start import LABEL_HEADER, drafter_name, speculation_of
 
 JSON = (b"content-type", b"application/json")
 GONE = {"type": "http.disconnect"}
@@ -125,6 +125,7 @@ def test_vllm_can_import_it_by_its_name() -> None:
         (["-sc", '{"method": "ngram"}'], "ngram"),
         (["--speculative_config", '{"model": "d"}'], "d"),
         (["--speculative-config.model", "org/d", "--port", "1"], "d"),
+        (["--spec-model", "org/d", "--spec-tokens=3"], "d"),
         (["--config", "serve.yaml"], "drafter"),
         (["-sc", '{"model": "../../.."}'], "drafter"),
         (["-sc", '{"model": "' + "x" * 300 + '"}'], "x" * 40),
@@ -132,6 +133,22 @@ def test_vllm_can_import_it_by_its_name() -> None:
 )
 def test_the_last_part_of_the_drafter_s_path(options: list[str], name: str) -> None:
     assert drafter_name(options) == name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-sc", '{"method": "eagle3", "model": "d", "num_speculative_tokens": "3"}'],
+        [
+            "--speculative-config.method=eagle3",
+            *("--speculative_config.model", "d", "-sc.num_speculative_tokens", "3"),
+        ],
+        ["--spec-method", "eagle3", "--spec_model=d", "--spec-tokens", "3"],
+    ],
+)
+def test_the_forms_in_which_vllm_takes_a_config(options: list[str]) -> None:
+    given = {"method": "eagle3", "model": "d", "num_speculative_tokens": "3"}
+    assert speculation_of(["--port", "1", *options]) == given
 
 
 @pytest.mark.parametrize("given", [["no JSON"], []])
