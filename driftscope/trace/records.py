@@ -114,6 +114,17 @@ class DraftRow:
     bins begin at `Manifest.distance_edges`. They sum to 1 minus sink_mass and null_mass. None: not
     recorded for this chain, because one recorded chain in `Manifest.distance_every` has it; or the
     drafter has no attention, or its queries see slots after their own."""
+    target_token_rank: int | None = None
+    """Rank of the target's own token among the drafter's logits at the depth whose token was
+    rejected, from 1; 0 if the draft vocabulary lacks it. None: no token that was verified was
+    rejected, or it was not measured: one recorded chain in `Manifest.distance_every` is, where the
+    logits are not inside a CUDA graph."""
+    rejected_closeness: float | None = None
+    """Probability of the rejected token as a share of that of the target's most probable one; 0
+    unless it is the target's second choice. None: as target_token_rank."""
+    rejected_excluded: bool | None = None
+    """Whether the request's own top-k or top-p excludes the rejected token, so that it could not be
+    accepted. None: as target_token_rank."""
     heads: int = 0
     """Number of attention heads over which masses are averaged: the rank's own in a file, those of
     all ranks when read. 0: not known, or no attention."""

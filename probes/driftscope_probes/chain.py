@@ -69,10 +69,10 @@ class OptionalMasses:
         return self._ring.send(self._values[:batch].flatten(1))
 
 
-FIRST_WITH_DISTANCES = 64
-"""Number of recorded chains at the beginning that all carry masses by distance, whatever the
-interval: an analysis needs 50 of them to tell whether attention drifts. Every rank counts alike,
-since all record the same steps."""
+FIRST_WITH_DETAILS = 64
+"""Number of recorded chains at the beginning that all carry masses by distance and near misses,
+whatever the interval: an analysis needs 50 of them to tell whether attention drifts. Every rank
+counts alike, since all record the same steps."""
 
 
 class ChainMeasurement:
@@ -96,21 +96,24 @@ class ChainMeasurement:
         meter: Meter,
         heads: OptionalMasses,
         distances: OptionalMasses,
-        carries_distances: bytes,
+        carries_details: bytes,
         observer: ChainObserver,
         side_thread: SideThread,
         per_head: bool,
         search: SinkSearch | None,
     ) -> None:
         """`layout` of a chain; the buffers' layout has a row for each query. `heads`, `distances`:
-        masses by head and by distance; `carries_distances`: whether a recorded step has the latter
-        beside the first ones, see `distance_choices`. `side_thread` measures masses while the
-        engine goes on."""
+        masses by head and by distance; `carries_details`: whether a recorded step carries the
+        latter, and near misses, beside the first steps, see `detail_choices`. `side_thread`
+        measures masses while the engine goes on."""
         self._drafter, self.layout, self._guard = drafter, layout, guard
         self._buffers, self._observer = buffers, observer
         self.kernels, self.meter, self.heads = kernels, meter, heads
-        self.distances, self._carries_distances = distances, carries_distances
-        self._first_left = FIRST_WITH_DISTANCES if any(carries_distances) else 0
+        self.distances, self._carries_details = distances, carries_details
+        self._by_distance = meter.sorts_by_distance
+        self._first_left = FIRST_WITH_DETAILS if any(carries_details) else 0
+        self.has_details = False
+        """Whether the chain in progress carries what only some chains do."""
         self.side_thread = side_thread
         self.per_head = per_head
         """Whether masses are also measured by head; may change at run time."""
@@ -149,9 +152,10 @@ class ChainMeasurement:
         number: int,
     ) -> None:
         """Prepare to measure the draft that is about to run, of the step with this number."""
-        carries = self._first_left > 0 or self._carries_distances[number % CHOICES] == 1
-        self.has_distances = carries and self.search is None and not self.without_masses
-        if self.has_distances and self._first_left > 0:
+        carries = self._first_left > 0 or self._carries_details[number % CHOICES] == 1
+        self.has_details = carries and self.search is None
+        self.has_distances = self.has_details and self._by_distance and not self.without_masses
+        if self.has_details and self._first_left > 0:
             self._first_left -= len(step.requests)
         self._device_step = device_step
         self.capture = Capture(step, device_step.prompt_tokens, chosen)

@@ -20,6 +20,7 @@ from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import DISTANCE_MASS, FED_RMS, MASSES, Strategy
 from driftscope_probes.buffers import Landing, Layout
 from driftscope_probes.engine import CacheFaults, ScheduleReader
+from driftscope_probes.near_misses import FIGURES
 from driftscope_probes.sampler import DeviceTimes, Sampler
 from driftscope_probes.sink_search import SinkSearch
 from driftscope_probes.step_record import (
@@ -70,6 +71,8 @@ class RecordedChains(NamedTuple):
     """[n, k, layers * heads * 5]."""
     by_distance: npt.NDArray[np.float32] | None = None
     """[n, k, layers * bins]."""
+    near_misses: npt.NDArray[np.float32] | None = None
+    """[n, FIGURES]."""
 
 
 class DraftBlocks:
@@ -99,6 +102,7 @@ class DraftBlocks:
         tokens = [c.tokens for c in chains if c.tokens is not None]
         by_head = [c.by_head for c in chains]
         by_distance = [c.by_distance for c in chains]
+        rank, close, excluded = _of_rejected([c.near_misses for c in chains], sizes)
 
         def column(of: Callable[[RecordedChains], Any]) -> list[Any]:
             return [of(c) for c, size in zip(chains, sizes, strict=True) for _ in range(size)]
@@ -131,6 +135,9 @@ class DraftBlocks:
                 "rate": column(lambda c: c.done.rate),
                 "head_mass": _optional(by_head, sizes, lost),
                 DISTANCE_MASS: _optional(by_distance, sizes, lost),
+                "target_token_rank": rank,
+                "rejected_closeness": close,
+                "rejected_excluded": excluded,
                 "heads": self._heads,
                 "strategy": column(lambda c: Strategy.NONE if c.capture.sought else self._strategy),
                 "execution": column(lambda c: c.capture.execution),
@@ -198,6 +205,28 @@ def _optional(
     )
     values[void] = np.nan
     return _known(values.reshape(len(values), -1))
+
+
+def _of_rejected(
+    parts: list[npt.NDArray[np.float32] | None], sizes: list[int]
+) -> tuple[list[int | None] | None, list[float | None] | None, list[bool | None] | None]:
+    """Return what is measured of rejected tokens, by column; null for a chain without it.
+
+    `parts`: one array [n, FIGURES] for each step, None for a step without; `sizes`: n of each step.
+    """
+    if all(part is None for part in parts):
+        return None, None, None
+    absent = (float("nan"),) * FIGURES
+    rows = chain.from_iterable(
+        [absent] * size if part is None else part.tolist()
+        for part, size in zip(parts, sizes, strict=True)
+    )
+    known = [row if row[0] == row[0] else None for row in rows]
+    return (
+        [None if row is None else int(row[0]) for row in known],
+        [None if row is None else row[1] for row in known],
+        [None if row is None else row[2] > 0 for row in known],
+    )
 
 
 def complete(depths: dict[str, npt.NDArray[np.float32]], same: Mapping[str, str]) -> None:
@@ -424,6 +453,7 @@ class ChainEncoder:
         by_head = self._of_depths(capture.head_mass, k) if capture.head_mass else None
         by_distance = self._of_depths(capture.distance_mass, k) if capture.distance_mass else None
         weights = None if capture.slot_weights is None else capture.slot_weights.take()
+        near = None if capture.near_misses is None else capture.near_misses.take()
         prompt_tokens = capture.prompt_tokens
         if 1 in step.prefilling or capture.chosen is not None:
             keep = ~np.frombuffer(step.prefilling, np.bool_)
@@ -431,11 +461,12 @@ class ChainEncoder:
                 keep &= capture.chosen
             requests = tuple(requests[b] for b in np.flatnonzero(keep))
             values, prompt_tokens = values[keep], prompt_tokens[keep]
-            tokens, by_head, by_distance, weights = (
+            tokens, by_head, by_distance, weights, near = (
                 _kept(tokens, keep),
                 _kept(by_head, keep),
                 _kept(by_distance, keep),
                 _kept(weights, keep),
+                _kept(near, keep),
             )
         doubtful = [request in self._doubtful.requests for request in requests]
         if weights is not None and self._search is not None:
@@ -452,6 +483,7 @@ class ChainEncoder:
             tokens,
             by_head,
             by_distance,
+            near,
         )
 
     def _of_depths(self, landing: Landing, k: int) -> npt.NDArray[np.float32]:

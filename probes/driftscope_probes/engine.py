@@ -7,7 +7,7 @@ explains each part, and how vLLM and SGLang provide it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -51,6 +51,25 @@ class DraftStep(NamedTuple):
     """[B] bytes: 1 if the request's prompt is not complete yet, so that its drafts do not count."""
     k: int
     """Number of depths that will be drafted."""
+
+
+class Verification(NamedTuple):
+    """What the target has just decided about the drafts of B requests."""
+
+    requests: Sequence[str]
+    first_rows: Sequence[int]
+    """[B]: row of `logits` that verifies each request's first draft token; those of its others, and
+    of the token after them, follow."""
+    drafted: Sequence[int]
+    """[B]: number of draft tokens that were verified."""
+    logits: torch.Tensor
+    """[rows, vocabulary]: the target's logits."""
+    sampled: torch.Tensor
+    """[B, most tokens of a request]: the accepted draft tokens and the target's own after them."""
+    accepted: torch.Tensor
+    """[B]: number of draft tokens that were accepted; negative for a request that got no token."""
+    sampling: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+    """[B] each: temperature, top-k and top-p; None: no request of the step has one."""
 
 
 class DraftCall(Protocol):

@@ -28,11 +28,12 @@ from driftscope_probes.chain import (
 from driftscope_probes.cpu_kernels import CompiledKernels, SideThread
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.encoder import ChainEncoder, EncoderOptions
-from driftscope_probes.engine import NO_LENGTHS, DraftCall, ScheduleReader
+from driftscope_probes.engine import NO_LENGTHS, DraftCall, ScheduleReader, Verification
 from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.meter import Meter
-from driftscope_probes.sampler import AIM, SEEN, RequestSelection, Sampler, distance_choices
+from driftscope_probes.near_misses import NearMisses
+from driftscope_probes.sampler import AIM, SEEN, RequestSelection, Sampler, detail_choices
 from driftscope_probes.settings import IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSearch, SinkSet
 from driftscope_probes.taps import ChainTaps, MakeTaps, Taps
@@ -161,10 +162,12 @@ class Recorder:
         chain: ChainMeasurement,
         transfer: HostTransfer,
         recorded_draft: RecordedDraft,
+        near_misses: NearMisses,
         encode: Encode,
     ) -> None:
         """`schedules` reads what the engine schedules; `encode` builds the rows of finished steps,
         on the writer's thread."""
+        self.near_misses = near_misses
         self._writer, self._encode, self._clock = writer, encode, clock
         self._schedules, self._new_requests = schedules, schedules.new_requests
         self._guard = guard
@@ -309,6 +312,11 @@ class Recorder:
             self._clock.mark()
         return drafts
 
+    def verified(self, describe: Callable[[], Verification]) -> None:
+        """Measure how nearly the tokens were right that the target has just rejected; call this
+        while `near_misses.waiting`, before the step's draft."""
+        self._guard.run("verified", self._on_verified, describe)
+
     def add_draft_time(self, seconds: float) -> None:
         """Count time that the drafter ran outside of `draft` in the step in progress."""
         self._draft_s += seconds
@@ -328,9 +336,14 @@ class Recorder:
         self.selection.learn(self._schedules.labels(scheduled))
         self._lengths = self._schedules.prompt_lengths(scheduled)
 
+    def _on_verified(self, describe: Callable[[], Verification]) -> None:
+        self.near_misses.verified(describe())
+
     def _on_draft_started(self, call: DraftCall) -> None:
         self._k = k = int(call.k)
         chain = self._chain
+        if self.near_misses.waiting:
+            self.near_misses.begin(wanted=False)
         if chain.search is not None:
             chain.take_sinks(chain.search)
         if k > 0 and self._take():  # counted by every rank, for all requests
@@ -342,6 +355,7 @@ class Recorder:
                 self._hooks.install()
                 at = call.on_device()
                 chain.begin(step, chosen, at, self._number)
+                self.near_misses.begin(wanted=chain.has_details and self._witness is None)
                 if self._witness is not None:
                     self._witness.choose(step, at)
                 self._switch.begin()
@@ -361,6 +375,8 @@ class Recorder:
         if self._guard.failed:
             return
         self._transfer.send(drafts, shadow)
+        if shadow is None and chain.capture is not None and chain.capture.values is not None:
+            self.near_misses.drafted(chain.capture, drafts)
         if self._clock.on and chain.capture is not None and chain.capture.values is not None:
             self._clock.mark()
 
@@ -434,10 +450,13 @@ def assemble_recorder(
         distances=OptionalMasses(
             (*by_layer, len(edges_of(drafter.k))), drafter.max_requests, drafter.device
         ),
-        carries_distances=distance_choices(distance_every(meter, settings)),
+        carries_details=detail_choices(settings.distance_every),
         observer=taps.observer,
         side_thread=SideThread(),
     )
+    near_misses = NearMisses(drafter)
+    if not later_rank:
+        taps.observer.keep_logits = near_misses.keep
     options = EncoderOptions(
         heads=meter.heads,
         strategy=meter.strategy,
@@ -459,6 +478,7 @@ def assemble_recorder(
         chain=chain,
         transfer=HostTransfer(drafter, layout, settings, writer, chain),
         recorded_draft=RecordedDraft(settings.recording, chain, taps.switch, guard, clock),
+        near_misses=near_misses,
         encode=ChainEncoder(layout, options, writer, sampler, schedules, search).handed_over,
     )
 

@@ -49,6 +49,9 @@ class Capture:
     """[B, K * layers * heads * 5]."""
     distance_mass: Landing | None = None
     """[B, K * layers * bins]; None if this step does not carry masses by distance."""
+    near_misses: Landing | None = None
+    """[B, near_misses.FIGURES]; None until the next step verifies the chains, and for chains of
+    which they are not measured. The writer does not wait for it."""
     execution: str = ""
     sought: bool = False
     """Whether no masses were measured: the sink search goes on and has `slot_weights` instead, or

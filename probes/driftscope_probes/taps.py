@@ -135,6 +135,9 @@ def _capturing() -> bool:
 class ChainObserver(Protocol):
     """Knows how the chain just drafted was observed."""
 
+    keep_logits: Callable[[torch.Tensor], None]
+    """Function that also gets the logits of recorded chains, where Python sees them."""
+
     @property
     def aliased_columns(self) -> Mapping[str, str]:
         """Column that is not written -> column that holds the same tensor; may grow."""
@@ -264,6 +267,7 @@ class ForwardObserver:
         """Number of logits of a row, known after the first chain."""
         self._later_forward: Note = ("forward_in", self._on_later_forward)
         switch.can_note = self._can_note
+        self.keep_logits: Callable[[torch.Tensor], None] = lambda _: None
         self._residual: torch.Tensor | None = None
         """Residual stream of the forward in progress, if it stays unchanged until its end."""
         self.aliased_columns: dict[str, str] = {}
@@ -315,6 +319,8 @@ class ForwardObserver:
                 logits = _by_request(logits)
             self._vocabulary = logits.shape[-1]
             self._kernels.confidence(logits, fleeting=self._logits_change)
+            if self._switch.active:
+                self.keep_logits(logits)
 
     def on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
         """Measure the target's captured states, and the state that they are combined into."""

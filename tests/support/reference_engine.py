@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -90,6 +90,8 @@ class Chain:
     aux_rms: tuple[float, ...] | None
     aux_norm_rms: tuple[float, ...] | None
     fc_rms: float | None
+    logits: Tensor = field(compare=False, repr=False)
+    """[K, vocabulary of the drafter]; no column of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ class Depth:
     fed_rms: Tensor
     top1: Tensor
     entropy: Tensor
+    logits: Tensor
 
 
 @torch.no_grad()
@@ -170,6 +173,7 @@ def _measure(
         fed_rms=rms(output.fed[0]),
         top1=probs.amax(-1),
         entropy=-(probs * log_probs).sum(-1),
+        logits=step.logits,
     )
 
 
@@ -190,6 +194,7 @@ def _assemble(
     distances = torch.stack([depth.distances for depth in depths], 1).flatten(1)
     columns[DISTANCE_MASS] = _rows(distances)
     tokens = torch.stack([depth.token_ids for depth in depths], 1).tolist()
+    logits = torch.stack([depth.logits for depth in depths], 1)
     aux_rms, fc_rms = _over_layers(aux), rms(fused[0]).tolist()
     aux_norm_rms = _over_layers(normed_aux) if normed_aux else None
     return [
@@ -200,6 +205,7 @@ def _assemble(
             aux_rms=aux_rms[row],
             aux_norm_rms=aux_norm_rms[row] if aux_norm_rms else None,
             fc_rms=fc_rms[row],
+            logits=logits[row],
             **{name: rows[row] for name, rows in columns.items()},
         )
         for row, position in enumerate(anchors.tolist())
@@ -572,7 +578,8 @@ class ReferenceRun:
 
 
 def _draft_row(step: int, now: float, request: str, chain: Chain, layers: int) -> DraftRow:
-    measured = {field.name: getattr(chain, field.name) for field in fields(Chain)}
+    columns = [one.name for one in fields(Chain) if one.name != "logits"]
+    measured = {name: getattr(chain, name) for name in columns}
     return DraftRow(
         execution=Execution.EAGER,
         step=step,

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from support.checkpoints import load_mtp
@@ -64,6 +65,11 @@ class Truth:
     """Largest RMS error, relative."""
     top1_error: float
     entropy_error: float
+    rejected: int
+    """Number of chains that carry what is measured of a rejected token."""
+    rank_error: float
+    """Largest distance between the logit of the target's token and that of the recorded rank."""
+    closeness_error: float
 
 
 @functools.cache
@@ -96,12 +102,14 @@ def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
         mine = [c for c in chains if c["request"].partition("-")[0] == str(index)]
         pairs += _pairs(outcome.job, [*ids, *output], len(ids), mine)
     verified = [
-        (accepted[row["request"], row["position"]]["accepted"], expected)
+        (accepted[row["request"], row["position"]]["accepted"], expected.accepted)
         for row, _, expected in pairs
         if (row["request"], row["position"]) in accepted
     ]
     same = [p for p in pairs if not rounded or tuple(p[0]["token_ids"]) == p[1].token_ids]
     carry = [pair for pair in same if pair[0][DISTANCE_MASS] is not None]
+    near = [pair for pair in pairs if pair[0]["target_token_rank"] is not None]
+    errors = [_near_miss_errors(outcome.job, *pair) for pair in near]
     return Truth(
         chains=len(pairs),
         drafted_equal=sum(tuple(row["token_ids"]) == ref.token_ids for row, ref, _ in pairs),
@@ -113,35 +121,71 @@ def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
         rms_error=worst(same, NORMS, relative=True),
         top1_error=worst(same, ("top1",), relative=False),
         entropy_error=worst(same, ("entropy",), relative=False),
+        rejected=len(errors),
+        rank_error=max((error[0] for error in errors), default=0.0),
+        closeness_error=max((error[1] for error in errors), default=0.0),
     )
+
+
+def _near_miss_errors(
+    job: Job, row: dict[str, Any], reference: Any, expected: Expected
+) -> tuple[float, float]:
+    """Return the errors of a chain's rank and closeness; infinite where no token was rejected."""
+    if expected.logits is None:
+        return math.inf, math.inf
+    target, drafted = expected.logits, reference.token_ids[expected.accepted]
+    second = int((target > target[drafted]).sum()) == 1
+    close = float((target[drafted] - target.max()).exp()) if second else 0.0
+    own = reference.logits[expected.accepted]
+    known = models(job)[1].target_ids(torch.arange(len(own)))
+    right, rank = own[known == int(target.argmax())], row["target_token_rank"]
+    if not len(right) or not rank:
+        return 0.0 if len(right) == rank else math.inf, abs(row["rejected_closeness"] - close)
+    ranked = own.sort(descending=True).values[rank - 1]
+    return float((ranked - right[0]).abs()), abs(row["rejected_closeness"] - close)
+
+
+class Expected(NamedTuple):
+    """What the reference's target makes of a chain."""
+
+    accepted: int
+    logits: torch.Tensor | None
+    """[vocabulary] at the first token that is rejected; None if all are accepted."""
 
 
 def _pairs(
     job: Job, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
-) -> list[tuple[dict[str, Any], Any, int]]:
-    """Return (recorded, reference, accepted tokens according to the reference) for each chain."""
+) -> list[tuple[dict[str, Any], Any, Expected]]:
+    """Return (recorded, reference, expected) for each chain."""
     target, drafter = models(job)
     rows = [row for row in rows if row["position"] <= len(tokens) - 2]
     anchors = [row["position"] for row in rows]
     references = replay(target, drafter, tokens, prompt_tokens, anchors, K)
-    full = continue_greedily(target, tuple(tokens), K + 1)
-    return [
-        (row, ref, matches(ref.token_ids, full[ref.position + 2 :]))
-        for row, ref in zip(rows, references, strict=True)
-    ]
+    full, logits = continue_greedily(target, tuple(tokens), K + 1)
+
+    def expected(chain: Any) -> Expected:
+        right = matches(chain.token_ids, full[chain.position + 2 :])
+        rejected = right < len(chain.token_ids)
+        return Expected(right, logits[chain.position + 1 + right] if rejected else None)
+
+    return [(row, ref, expected(ref)) for row, ref in zip(rows, references, strict=True)]
 
 
 @functools.cache  # runs of one target on the same prompts give the same tokens
 @torch.no_grad()
-def continue_greedily(target: Any, tokens: tuple[int, ...], count: int) -> list[int]:
-    """Return `tokens` and the target's next `count`: a last round may accept past the end."""
+def continue_greedily(
+    target: Any, tokens: tuple[int, ...], count: int
+) -> tuple[list[int], torch.Tensor]:
+    """Return `tokens` and the target's next `count`, as a last round may accept past the end, and
+    the logits after each but the last, [tokens, vocabulary]."""
     ids, cache = list(tokens), KVCache(len(tokens) + count)
-    unseen = ids
+    unseen, logits = ids, []
     for _ in range(count):
         hidden = target(torch.tensor([unseen]), aux_layers=(), cache=cache).hidden
-        unseen = [int(target.logits(hidden[0, -1:]).argmax())]
+        logits.append(target.logits(hidden[0]))
+        unseen = [int(logits[-1][-1].argmax())]
         ids = [*ids, *unseen]
-    return ids
+    return ids, torch.cat(logits)
 
 
 def matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
@@ -175,7 +219,8 @@ def print_table(outcomes: dict[str, Outcome]) -> None:
     """Print one line of errors per outcome."""
     print(
         f"{'engine':22} {'chains':>6} {'drafted =':>10} {'accepted =':>11} "
-        f"{'mass err':>9} {'distance':>9} {'RMS rel':>9} {'top-1 err':>9} {'entropy':>9}"
+        f"{'mass err':>9} {'distance':>9} {'RMS rel':>9} {'top-1 err':>9} {'entropy':>9} "
+        f"{'rejected':>8} {'rank err':>9} {'close err':>9}"
     )
     for name, outcome in outcomes.items():
         t = compare(outcome)
@@ -183,7 +228,8 @@ def print_table(outcomes: dict[str, Outcome]) -> None:
             f"{name:22} {t.chains:6} {t.drafted_equal:6}/{t.chains:<4}"
             f"{t.accepted_equal:6}/{t.verified:<5}{t.mass_error:9.1e} {t.distance_error:9.1e} "
             f"{t.rms_error:9.1e} "
-            f"{t.top1_error:9.1e} {t.entropy_error:9.1e}"
+            f"{t.top1_error:9.1e} {t.entropy_error:9.1e} "
+            f"{t.rejected:8} {t.rank_error:9.1e} {t.closeness_error:9.1e}"
         )
 
 

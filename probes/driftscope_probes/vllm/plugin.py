@@ -42,6 +42,7 @@ _V1, _V2 = "driftscope_probes.vllm.runner_v1", "driftscope_probes.vllm.runner_v2
 _WORKER, _CORE = "driftscope_probes.vllm.worker", "driftscope_probes.vllm.engine_core"
 _GRAPHS = "_determine_batch_execution_and_padding"
 _SCHEDULER, _CAPTURED = "vllm.v1.core.sched.scheduler", "source of the captured layers"
+_NEAR = "how nearly rejected tokens were right"
 _PROPOSER, _DRAFTERS = "vllm.v1.spec_decode.llm_base_proposer", "vllm.v1.worker.gpu.spec_decode"
 
 
@@ -68,6 +69,12 @@ HOOKS = {
             ("GPUModelRunner._get_eagle3_aux_layers_from_config", "", _CAPTURED),
         ),
         *hook_points(
+            "vllm.v1.worker.gpu_model_runner",
+            _V1,
+            ("GPUModelRunner._sample", "_sample", _NEAR),
+            optional=True,
+        ),
+        *hook_points(
             _PROPOSER,
             _V1,
             ("SpecDecodeBaseProposer.load_model", "_load_model", "taps on the drafter"),
@@ -88,6 +95,12 @@ HOOKS = {
             _V2,
             ("GPUModelRunner.execute_model", "_execute_model", "step time"),
             ("GPUModelRunner.sample_tokens", "_sample_tokens", "step time, the step's requests"),
+        ),
+        *hook_points(
+            f"{_DRAFTERS}.rejection_sampler",
+            _V2,
+            ("RejectionSampler.__call__", "_verify", _NEAR),
+            optional=True,
         ),
         *_speculator("eagle", "EagleSpeculator", optional=False),
         *hook_points(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,13 @@ import torch
 from driftscope.trace.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.discovery import ROWS, made_up
 from driftscope_probes.drafter import captured_by
-from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_draft_call
+from driftscope_probes.engine import (
+    DeviceStep,
+    DraftCallBase,
+    DraftStep,
+    Verification,
+    make_draft_call,
+)
 from driftscope_probes.guard import hook_unhooked, is_hooked
 from driftscope_probes.vllm.attach import (
     RECORDER,
@@ -172,6 +179,34 @@ def _sample_tokens(original: Any) -> Callable[..., Any]:
         return result
 
     return sample_tokens
+
+
+def _sample(original: Any) -> Callable[..., Any]:
+    def sample(runner: Any, logits: Any, metadata: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(runner, logits, metadata, *args, **kwargs)
+        recorder: Any = getattr(getattr(runner, "drafter", None), RECORDER, None)
+        near_misses = getattr(recorder, "near_misses", None)  # a timer has none
+        if near_misses is not None and near_misses.waiting and metadata is not None:
+            recorder.verified(functools.partial(_verification, runner, logits, metadata, result))
+        return result
+
+    return sample
+
+
+def _verification(runner: Any, logits: Any, metadata: Any, result: Any) -> Verification:
+    """Return the view of a step's verification. The logits of a request are in consecutive rows."""
+    batch, drafted = runner.input_batch, metadata.num_draft_tokens
+    ends = itertools.accumulate(count + 1 for count in drafted)
+    sampling, sampled = batch.sampling_metadata, result.sampled_token_ids
+    return Verification(
+        requests=batch.req_ids[: len(drafted)],
+        first_rows=[end - count - 1 for end, count in zip(ends, drafted, strict=True)],
+        drafted=drafted,
+        logits=logits,
+        sampled=sampled,
+        accepted=(sampled >= 0).sum(1) - 1,
+        sampling=(sampling.temperature, sampling.top_k, sampling.top_p),
+    )
 
 
 def _propose(original: Any) -> Callable[..., Any]:

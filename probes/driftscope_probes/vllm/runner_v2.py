@@ -16,7 +16,13 @@ import torch
 from driftscope.trace.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.discovery import ROWS, made_up
 from driftscope_probes.drafter import captured_by
-from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_draft_call
+from driftscope_probes.engine import (
+    DeviceStep,
+    DraftCallBase,
+    DraftStep,
+    Verification,
+    make_draft_call,
+)
 from driftscope_probes.guard import hook_unhooked
 from driftscope_probes.vllm.attach import (
     RECORDER,
@@ -25,6 +31,7 @@ from driftscope_probes.vllm.attach import (
     LoadedProposer,
     attach_recorder,
     begin_recording,
+    recorder_of,
 )
 from driftscope_probes.vllm.schedule import ADMITTED
 
@@ -49,6 +56,39 @@ def models_loaded(runner: Any) -> None:
             hook=lambda proposer: hook_unhooked(proposer, "propose", _propose),
             draft_sampling=_draft_sampling(speculator),
         ),
+    )
+    recorder, sampler = recorder_of(speculator), getattr(runner, "rejection_sampler", None)
+    # With adaptive verification only the device knows which rows are a request's; with a sharded
+    # batch, a rank has some of the requests.
+    whole = getattr(runner, "adaptive_verification", None) is getattr(runner, "batch_sharder", None)
+    if sampler is not None and whole and hasattr(recorder, "near_misses"):
+        setattr(sampler, RECORDER, recorder)
+
+
+def _verify(original: Any) -> Callable[..., Any]:
+    def verify(sampler: Any, logits: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(sampler, logits, batch, *args, **kwargs)
+        recorder = getattr(sampler, RECORDER, None)
+        if recorder is not None and recorder.near_misses.waiting:
+            recorder.verified(functools.partial(_verification, sampler, logits, batch, result))
+        return result
+
+    return verify
+
+
+def _verification(sampler: Any, logits: Any, batch: Any, result: Any) -> Verification:
+    """Return the view of a step's verification."""
+    count, ends = batch.num_reqs, batch.cu_num_logits_np
+    states, at = sampler.sampler.sampling_states, batch.idx_mapping
+    top_k, top_p = states.get_top_k_top_p(at, batch.idx_mapping_np)
+    return Verification(
+        requests=batch.req_ids[:count],
+        first_rows=ends[:count].tolist(),
+        drafted=(ends[1 : count + 1] - ends[:count] - 1).tolist(),
+        logits=logits,
+        sampled=result.sampled_token_ids,
+        accepted=result.num_sampled - 1,
+        sampling=(states.temperature.gpu[at], top_k, top_p),
     )
 
 

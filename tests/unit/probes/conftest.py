@@ -33,7 +33,7 @@ def start(
     tmp_path: Path, make_drafter: Callable[..., Drafter], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Worker]:
     """A worker; only steps that are chosen carry masses by distance, the first ones as others."""
-    monkeypatch.setattr("driftscope_probes.chain.FIRST_WITH_DISTANCES", 0)
+    monkeypatch.setattr("driftscope_probes.chain.FIRST_WITH_DETAILS", 0)
 
     def started(drafter: Drafter | None = None, **changes: Any) -> Worker:
         settings = Settings(**{"trace": tmp_path / "run", "sink_tokens": 2, "every": 1, **changes})

@@ -34,7 +34,7 @@ from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.meter import MassPlan
 from driftscope_probes.process_writer import open_writer, sample
 from driftscope_probes.request_rows import ANSWER_TOKENS, PromptDigests
-from driftscope_probes.sampler import distance_choices
+from driftscope_probes.sampler import detail_choices
 from driftscope_probes.settings import RECORDINGS, Settings
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
@@ -184,12 +184,12 @@ def test_chains_of_other_lengths_do_not_mix(start: Callable[..., Worker]) -> Non
 def test_the_first_recorded_steps_and_some_later_ones_carry_masses_by_distance(
     start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("driftscope_probes.chain.FIRST_WITH_DISTANCES", 6)
+    monkeypatch.setattr("driftscope_probes.chain.FIRST_WITH_DETAILS", 6)
     worker = start(distance_every=3)
     for _ in range(30):
         worker.step()
     trace = worker.trace()
-    chosen = distance_choices(3)
+    chosen = detail_choices(3)
     carries = [row is not None for row in trace.draft.column("distance_mass").to_pylist()]
     steps = trace.draft.column("step").to_pylist()
     first = {step for at, step in enumerate(steps) if at < 6}

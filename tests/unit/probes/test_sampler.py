@@ -29,7 +29,7 @@ from driftscope_probes.sampler import (
     REMEMBERED_LABELS,
     RequestSelection,
     Sampler,
-    distance_choices,
+    detail_choices,
 )
 from driftscope_probes.settings import (
     DEFAULT_BUDGET,
@@ -235,14 +235,14 @@ def test_ranks_that_hear_of_a_change_one_after_the_other_agree_again(every: int)
 
 @pytest.mark.parametrize("every", [1, 2, 8, 50])
 def test_one_step_in_so_many_carries_them(every: int) -> None:
-    chosen = distance_choices(every)
+    chosen = detail_choices(every)
     assert len(chosen) == CHOICES
     assert sum(chosen) == pytest.approx(CHOICES / every, rel=0.2)
 
 
 @pytest.mark.parametrize("interval", [2, 8, 16, 64])
 def test_steps_recorded_at_an_interval_are_chosen_as_often(interval: int) -> None:
-    chosen = distance_choices(8)
+    chosen = detail_choices(8)
     hits = [chosen[number % CHOICES] for number in range(0, interval * 4000, interval)]
     assert sum(hits) == pytest.approx(4000 / 8, rel=0.2)
 
