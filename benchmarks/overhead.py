@@ -1,9 +1,10 @@
 """Measure the cost of recording: time per step without hooks, stopped, by budget, every round.
 
 python benchmarks/overhead.py [--within N] [--others N] [--points CONTEXTxBATCH ...] [--json FILE]
-    [--show FILE]                                                                   (`make bench`)
+    [--real] [--show FILE]                                                          (`make bench`)
 
-Uses the tiny trio on one CPU core, in one engine that is alone on the machine.
+Uses the tiny trio on one CPU core, in one engine that is alone on the machine; with --real a
+language model, SmolLM2-135M with its EAGLE-3.1, whose steps are longer.
 
 The probe changes its state every few steps: none of driftscope's hooks on vLLM, then all of them
 with the probe stopped, with its default budget, with every round recorded, and no hooks again
@@ -37,6 +38,8 @@ from benchmarks import turns
 from benchmarks.engines import Engine, options
 from benchmarks.results_file import ResultsFile
 from benchmarks.turns import ABSENT, BUDGET, EVERY, SETTINGS, STATES, share
+from driftscope_lab.smollm2 import drafters_folder
+from driftscope_lab.smollm2.fetch import fetched
 from driftscope_lab.trio import encode, load_prompts
 
 K = 8
@@ -52,7 +55,7 @@ Record = dict[str, Any]
 Point = tuple[int, int]
 
 
-def _start(folder: Path) -> Engine:
+def _start(folder: Path, *, real: bool) -> Engine:
     own = {"max_model_len": 2048, "max_num_seqs": max(BATCHES), "enable_prefix_caching": True}
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -63,7 +66,11 @@ def _start(folder: Path) -> Engine:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    engine = Engine("probe", options(folder, "cpu", K, **own), environment, folder / "log.txt")
+    asked = options(folder, "cpu", K, **own)
+    if real:
+        asked.update(model=str(fetched()), dtype="bfloat16")
+        asked["speculative_config"]["model"] = str(drafters_folder() / "eagle31")
+    engine = Engine("probe", asked, environment, folder / "log.txt")
     engine.ask()
     return engine
 
@@ -128,6 +135,9 @@ def main() -> None:
         help="such as 64x1; default: all",
         default=[(c, b) for c in CONTEXTS for b in BATCHES],
     )
+    parser.add_argument(
+        "--real", action="store_true", help="SmolLM2-135M and its EAGLE-3.1, fetched once"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", type=Path, help="print what an earlier run has found")
     wanted = parser.parse_args()
@@ -137,7 +147,7 @@ def main() -> None:
     within: list[Record] = []
     seconds = {"within": wanted.within, "others": wanted.others, "fixed": FIXED_S}
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
-        engine = _start(Path(folder))
+        engine = _start(Path(folder), real=wanted.real)
         file = ResultsFile(wanted.json, "cpu", again=True)
         for point in wanted.points:
             within.append(_within(engine, point, seconds["within" if point[1] == 1 else "others"]))

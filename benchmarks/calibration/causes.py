@@ -30,7 +30,7 @@ from benchmarks.calibration.table import (
     table,
     within,
 )
-from driftscope.ablate.result import Part, Rejections, Remedy, near_misses_of
+from driftscope.ablate.result import Part
 from driftscope.analysis.circumstances import (
     Group,
     Groups,
@@ -40,9 +40,11 @@ from driftscope.analysis.circumstances import (
     strata_of,
     within_requests_of,
 )
+from driftscope.analysis.figures.near_misses import NearMisses, Remedy, near_misses_of
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.statistics.strata import Cells
 from driftscope.findings.case import Case
+from driftscope.findings.finding import Severity
 from driftscope.findings.rules_circumstances import (
     boundary_dip,
     context_or_label,
@@ -50,6 +52,7 @@ from driftscope.findings.rules_circumstances import (
     region_costs,
     template_sensitivity,
 )
+from driftscope.findings.rules_confidence import EXCLUDED_ABOVE, near_misses
 
 SHORT, LONG, WIDE = (60, 250), (1100, 3900), (60, 3900)
 LOWER, UPPER = (60, 900), (300, 3900)
@@ -307,6 +310,8 @@ class Ends:
     remedy: Remedy
     """Remedy that reaches most of these ends."""
     prompts: int
+    excluded: float = 0.0
+    """Share of the drafted tokens that the request's own top-k excludes."""
 
 
 FEW_PROMPTS, MANY_PROMPTS = 16, 64
@@ -319,19 +324,29 @@ ENDS = {
         ("half of the ends", 0.5, 0.2, Remedy.CANNOT_TELL),
     )
     for prompts in (FEW_PROMPTS, MANY_PROMPTS)
+} | {
+    f"top-k excludes {share:.0%}": Ends(
+        wide=0.3, close=0.15, remedy=Remedy.TRAINING, prompts=MANY_PROMPTS, excluded=share
+    )
+    for share in (EXCLUDED_ABOVE.value, 0.25)
 }
 
 
-def _rejections(random: np.random.Generator, ends: Ends) -> Iterator[Rejections]:
-    for number in random.poisson(8, ends.prompts):
-        among = random.random(number) < random.beta(8 * ends.wide, 8 * (1 - ends.wide))
-        near = random.random(number) < random.beta(8 * ends.close, 8 * (1 - ends.close))
-        yield np.column_stack([np.where(among, 3, 20), np.where(near, 0.8, 0.0)])
+def _near_misses(random: np.random.Generator, ends: Ends) -> NearMisses | None:
+    prompt = np.repeat(np.arange(ends.prompts), random.poisson(8, ends.prompts))
+
+    def drawn(share: float) -> np.ndarray:
+        chances = random.beta(8 * share, 8 * (1 - share), ends.prompts) if share else [0.0]
+        return random.random(len(prompt)) < np.resize(chances, ends.prompts)[prompt]
+
+    among, near, excluded = map(drawn, (ends.wide, ends.close, ends.excluded))
+    return near_misses_of(np.where(among, 3.0, 20.0), np.where(near, 0.8, 0.0), excluded, prompt)
 
 
 def _remedies(ends: Ends) -> dict[str, Bound]:
-    many = {"right": FOUND} if ends.prompts == MANY_PROMPTS else {}
-    return {"wrong": NEVER, "covered": COVERED, **many}
+    wanted = {"wrong": NEVER, "covered": COVERED}
+    wanted["excluded"] = FOUND if ends.excluded > EXCLUDED_ABOVE.value else NEVER
+    return wanted | ({"right": FOUND} if ends.prompts == MANY_PROMPTS else {})
 
 
 @table(
@@ -342,11 +357,14 @@ def _remedies(ends: Ends) -> dict[str, Bound]:
 )
 def near_missed(ends: Ends, seed: int) -> Figures:
     """Return what is said of chains whose ends are drawn with known shares."""
-    found = near_misses_of(list(_rejections(np.random.default_rng(seed), ends)))
+    found = _near_misses(np.random.default_rng(seed), ends)
     assert found is not None
+    case: Any = SimpleNamespace(run=SimpleNamespace(confidence=SimpleNamespace(near_misses=found)))
+    finding = near_misses.rule(case)
     shares = (found.wider[1].interval, ends.wide), (found.close.interval, ends.close)
     return {
         "right": found.remedy is ends.remedy,
         "wrong": found.remedy not in (ends.remedy, Remedy.CANNOT_TELL),
+        "excluded": finding is not None and finding.severity is Severity.MEDIUM,
         "covered": [holds(interval, true) for interval, true in shares],
     }

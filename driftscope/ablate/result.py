@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,9 @@ from driftscope.ablate.intervention import (
     RIGHT_TOKENS,
     Intervention,
 )
-from driftscope.analysis.number_words import between_percent, percent
+from driftscope.analysis.figures.near_misses import NearMisses, share_of
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
+from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 from driftscope.boundary.json_document import ABLATION, text, written_property
 from driftscope.inspect.trial.result import Acceptance, acceptance_of, gain
 from driftscope.vocabulary import Region
@@ -61,7 +60,7 @@ def coverage_of(answers: Sequence[RegionTokens]) -> VocabularyCoverage:
     for region, of_prompts in zip(Region.ALL, counts.swapaxes(0, 1), strict=True):
         occurring = of_prompts[of_prompts[:, 0] > 0]
         if len(occurring):
-            lacking, interval = _share(occurring[:, 1:], occurring[:, :1])
+            lacking, interval = share_of(occurring[:, 1:], occurring[:, :1])
             tokens = int(occurring[:, 0].sum())
             found.append(
                 RegionCoverage(region=region, tokens=tokens, lacking=lacking, interval=interval)
@@ -70,123 +69,8 @@ def coverage_of(answers: Sequence[RegionTokens]) -> VocabularyCoverage:
     return VocabularyCoverage(lacking=lacking, by_region=tuple(found))
 
 
-def _share(some: NDArray[np.float64], of: NDArray[np.float64]) -> tuple[float, Interval | None]:
-    """Return a share from counts [prompts, 1], and its 95% interval over prompts, if any."""
-    ratio = ratio_of(some, of)
-    spread = rate_intervals(ratio)
-    return float(ratio.value[0]), spread[0] if spread else None
-
-
 Matches = NDArray[np.bool_]
 """Whether each drafted token is the target's, [positions of one prompt, K]."""
-Rejections = NDArray[np.float64]
-"""Rows of `chains.AblatedDraft.rejections` of one prompt."""
-BRANCHES = (2, 4, 8)
-"""Numbers of a drafter's best tokens among which the target's is looked for."""
-CLOSE = 0.5
-"""Share of the probability of the target's own token from which a relaxed rule may take another."""
-
-
-class Remedy(StrEnum):
-    """Ways to make a verification accept more."""
-
-    WIDER = "a wider draft (a tree) can help"
-    RELAXED = "a relaxed rule of verification can help, but changes answers"
-    TRAINING = "neither a wider draft nor a relaxed rule reaches most of them, training can"
-    CANNOT_TELL = "what helps most cannot be told, give more prompts"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareOfEnds:
-    """Share of the chains that end before K."""
-
-    what: str
-    value: float
-    interval: Interval | None
-    """95% interval over prompts; None with too few of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearMisses:
-    """How far the first wrong token of a chain was from being accepted."""
-
-    ends: int
-    """Number of chains that end before K."""
-    wider: tuple[ShareOfEnds, ...]
-    """Ends at which the target's token is among the drafter's best 2, 4 and 8: a draft of so many
-    branches holds it."""
-    runner_up: ShareOfEnds
-    """Ends at which the drafted token is the target's second choice."""
-    close: ShareOfEnds
-    """Those of them at which it has at least half the probability of the target's own."""
-    lacking: ShareOfEnds
-    """Ends at which the draft vocabulary lacks the target's token."""
-
-    @property
-    def shares(self) -> tuple[ShareOfEnds, ...]:
-        """All shares, in the order in which they are shown."""
-        lacking = (self.lacking,) if self.lacking.value else ()
-        return (*self.wider, self.runner_up, self.close, *lacking)
-
-    @written_property
-    def remedy(self) -> Remedy:
-        """The way that reaches most of the ends."""
-        branches, close = self.wider[1].interval, self.close.interval
-        if branches is None or close is None:
-            return Remedy.CANNOT_TELL
-        if branches.low > HALF:
-            return Remedy.WIDER
-        if close.low > HALF:
-            return Remedy.RELAXED
-        if branches.high < HALF and close.high < HALF:
-            return Remedy.TRAINING
-        return Remedy.CANNOT_TELL
-
-    @property
-    def words(self) -> str:
-        """Conclusion in words."""
-        held, close = (
-            f"{percent(share.value)}{between_percent(share.interval)}"
-            for share in (self.wider[1], self.close)
-        )
-        return (
-            f"Of {self.ends:,} chains that end early, in {held} the target's token is among the "
-            f"drafter's best 4, and in {close} the drafted one was the target's close second "
-            f"choice: {self.remedy.value}."
-        )
-
-
-HALF = 0.5
-"""Share of the ends above which a remedy is named: it reaches most of them."""
-
-
-def near_misses_of(prompts: Sequence[Rejections]) -> NearMisses | None:
-    """Return the shares over all prompts, which are the clusters of the intervals; None if no chain
-    ends early."""
-    ending = [rows for rows in prompts if len(rows)]
-    if not ending:
-        return None
-
-    ranks, close = [rows[:, 0] for rows in ending], [rows[:, 1] for rows in ending]
-
-    def share(what: str, holds: Sequence[Matches]) -> ShareOfEnds:
-        hits = np.array([[prompt.sum()] for prompt in holds], float)
-        value, interval = _share(hits, np.array([[len(prompt)] for prompt in holds], float))
-        return ShareOfEnds(what=what, value=value, interval=interval)
-
-    return NearMisses(
-        ends=sum(map(len, ending)),
-        wider=tuple(
-            share(
-                f"target's token among the drafter's best {n}",
-                [(rank > 0) & (rank <= n) for rank in ranks],
-            )
-            for n in BRANCHES
-        ),
-        runner_up=share("drafted token is the target's second choice", [one > 0 for one in close]),
-        close=share(f"of these, at least {CLOSE:.0%} as probable", [one >= CLOSE for one in close]),
-        lacking=share("target's token not in the draft vocabulary", [rank == 0 for rank in ranks]),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

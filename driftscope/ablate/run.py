@@ -27,9 +27,9 @@ from driftscope.ablate.result import (
     RegionTokens,
     ablation_of,
     coverage_of,
-    near_misses_of,
     overflows_at,
 )
+from driftscope.analysis.figures.near_misses import NearMisses, near_misses_of
 from driftscope.errors import CheckpointError, NoDataError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.reference.drafter import Drafter
@@ -250,6 +250,14 @@ def figures_of(prompts: Sequence[MeasuredPrompt], made: Intervention) -> Figures
     }
 
 
+def _near_misses(rejections: Sequence[Tensor]) -> NearMisses | None:
+    """Return what the rejected tokens of the prompts, `AblatedDraft.rejections` of each, came close
+    to. Nothing is excluded, because the target is greedy."""
+    rank, close = torch.cat(list(rejections)).double().cpu().numpy().T
+    prompt = np.repeat(np.arange(len(rejections)), list(map(len, rejections)))
+    return near_misses_of(rank, close, np.zeros(len(rank), dtype=np.bool_), prompt)
+
+
 def ablation_from(
     prompts: Sequence[MeasuredPrompt],
     chains: Sequence[Intervention],
@@ -265,9 +273,7 @@ def ablation_from(
         },
         {chain.id: figures_of(prompts, chain) for chain in chains},
         coverage_of([prompt.vocabulary for prompt in prompts]),
-        near_misses_of(
-            [prompt.drafts[AS_SERVED].rejections.double().cpu().numpy() for prompt in prompts]
-        ),
+        _near_misses([prompt.drafts[AS_SERVED].rejections for prompt in prompts]),
         drafter=names[0],
         target=names[1],
         not_applicable=not_applicable,

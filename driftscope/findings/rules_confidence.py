@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from statistics import NormalDist
 
 from driftscope.analysis.figures.calibration import CalibrationAtDepth
+from driftscope.analysis.figures.near_misses import MOST, Remedy
 from driftscope.analysis.number_words import between, number, percent
 from driftscope.analysis.statistics.intervals import Z95, Interval
 from driftscope.analysis.statistics.permutation import ALPHA
@@ -168,4 +169,70 @@ def confidence_moves(case: Case) -> Finding | None:
         if trims
         else "Look at what changed at that time: weights, adapter, traffic. "
         "Do not set a confidence threshold from the whole run.",
+    )
+
+
+EXCLUDED_ABOVE = Threshold(
+    name="EXCLUDED_ABOVE",
+    value=0.1,
+    means="share of the chains ending early whose rejected token the request's own top-k or top-p "
+    "excludes, that the 95% interval has to exceed",
+    source="driftscope: below it, drafting within the request's limits gains less than what "
+    "replays can show",
+)
+_REMEDIES = {
+    Remedy.WIDER: "An engine that verifies a tree can use it (SGLang: --speculative-eagle-topk 4); "
+    "it verifies more tokens per step, so compare its speed.",
+    Remedy.RELAXED: "Relax the rule of verification only if other answers are acceptable; "
+    "otherwise train the drafter.",
+    Remedy.TRAINING: "Train the drafter on this traffic.",
+}
+
+
+@entry(
+    title="What the rejected tokens came close to",
+    topic=Topic.INSIDE,
+    thresholds=(
+        EXCLUDED_ABOVE,
+        Threshold(
+            name="MOST",
+            value=MOST,
+            means="share of the chains ending early that a remedy has to reach by its interval",
+            source="driftscope: most of them; `make calibration`, table near_misses",
+        ),
+    ),
+    need=Need[Case](
+        words="recorded rejected tokens of 10 or more independent requests",
+        met=lambda case: (
+            (near := case.run.confidence.near_misses) is not None
+            and near.close.interval is not None
+        ),
+    ),
+)
+def near_misses(case: Case) -> Finding | None:
+    """Where chains end early, the target's token may have been among the drafter's best, so that a
+    wider draft holds it; or the drafted one may have been nearly as probable to the target; or the
+    request's own top-k or top-p may exclude it, so that it is always lost."""
+    near = case.run.confidence.near_misses
+    if near is None:
+        return None
+    spread = near.excluded.interval
+    excluded = spread is not None and spread.low > EXCLUDED_ABOVE.value
+    if near.remedy is Remedy.CANNOT_TELL and not excluded:
+        return None
+    advice = _REMEDIES.get(near.remedy, "")
+    if excluded:
+        advice = "Use a larger top-k and top-p, or an engine that drafts within them. " + advice
+    return Finding(
+        severity=Severity.MEDIUM if excluded else Severity.INFO,
+        statement=near.words.rstrip("."),
+        evidence={
+            "ends": near.ends,
+            **figure("among_best_4", near.wider[1].value, near.wider[1].interval),
+            **figure("close_second", near.close.value, near.close.interval),
+            **figure("excluded", near.excluded.value, spread),
+        },
+        confidence=Trust.MEDIUM,
+        because="it is measured at the rejected tokens themselves; what a remedy costs is not",
+        advice=advice.strip(),
     )

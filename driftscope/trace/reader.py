@@ -72,6 +72,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "accepted": (0, MAX_K),
     "layers": (0, MAX_LAYERS),
     "heads": (0, MAX_HEADS),
+    "target_token_rank": (0, MAX_TOKENS),
+    "rejected_closeness": (0.0, 1.0),
     "replica": (0, MAX_RANKS),
     **dict.fromkeys(
         ("step_s", "draft_s", "probe_s", "gpu_draft_s", "gpu_probe_s"), (0.0, MAX_SECONDS)

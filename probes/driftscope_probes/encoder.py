@@ -348,11 +348,11 @@ class CostFeedback:
 
 
 def _serving_s(done: StepRecord, periods: Mapping[int, float]) -> float:
-    """Return the time of a step without the probe; with a device, where the probe's time on the
-    host may be hidden, its period."""
+    """Return the time of a step without the probe, 0 if its hooks between the steps took longer;
+    with a device, where the probe's time on the host may be hidden, its period."""
     if len(done.marks) and done.number in periods:
         return periods[done.number]
-    return done.step_s - done.probe_s
+    return max(0.0, done.step_s - done.probe_s)
 
 
 class _Flush(NamedTuple):

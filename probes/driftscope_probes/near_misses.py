@@ -37,21 +37,22 @@ class NearMisses:
     def __init__(self, drafter: Drafter) -> None:
         self._change = drafter.samples or drafter.compiled
         self._ring = HostRing(drafter.max_requests, FIGURES, drafter.device)
-        self._wanted, self._logits = False, list[torch.Tensor]()
+        self._logits = list[torch.Tensor]()
         self._capture: Capture | None = None
         self._drafts: Any = None
-        self.waiting = False
-        """Whether a chain waits for its verification."""
+        self.wanted, self.waiting = False, False
+        """Whether the logits of the chain in progress are kept; whether a chain waits for its
+        verification. Hooks ask this in every step."""
 
     def begin(self, *, wanted: bool) -> None:
         """Discard what is kept; keep the logits of the chain that begins if they are `wanted`."""
-        self._wanted, self.waiting = wanted, False
+        self.wanted, self.waiting = wanted, False
         self._logits.clear()
         self._capture = self._drafts = None
 
     def keep(self, logits: torch.Tensor) -> None:
         """Keep the logits [rows, vocabulary] of one depth, or of all of them by request."""
-        if not self._wanted:
+        if not self.wanted:
             return
         if sum(map(torch.Tensor.numel, self._logits)) + logits.numel() > MOST_LOGITS:
             self.begin(wanted=False)
@@ -107,15 +108,15 @@ def _measured(
     `index`: for each of them its row in the verification and in the chain's batch, the first row of
     its target logits, and the number of draft tokens that were verified, [R] each.
     """
-    at, rows, first, count = index
+    at, own, first, count = index
     accepted = step.accepted[at].long()
     rejected = (accepted >= 0) & (accepted < count) & (accepted < len(logits))
     on_host = at.device.type == "cpu"  # waiting for a count costs nothing there
     if on_host:
-        at, rows, first, accepted = (x[rejected] for x in (at, rows, first, accepted))
+        at, own, first, accepted = (x[rejected] for x in (at, own, first, accepted))
         rejected = rejected[rejected]
     depth = torch.where(rejected, accepted, 0)
-    token, right = drafts[rows, depth].long()[:, None], step.sampled[at, depth].long()[:, None]
+    token, right = drafts[own, depth].long()[:, None], step.sampled[at, depth].long()[:, None]
     target = step.logits[first + depth].float()
     ours = target.gather(1, token.clamp_min(0))
     above = (target > ours).sum(-1)
@@ -123,13 +124,13 @@ def _measured(
     close = torch.where(above == 1, (ours[:, 0] - best).exp(), 0.0)
     rank = torch.full_like(best, torch.nan)
     for number in set(depth.tolist()) if on_host else range(len(logits)):
-        known = logits[number][rows].float()
+        known = logits[number][own].float()
         mine = known.gather(1, right.clamp(0, known.shape[-1] - 1))
         place = 1.0 + (known > mine).sum(-1)
         place = torch.where(mine[:, 0] == -torch.inf, 0.0, place)
         rank = torch.where(depth == number, place, rank)
     figures = torch.stack([rank, close, _excluded(step, at, target, above)], 1)
-    return rows, torch.where((rejected & (right[:, 0] >= 0))[:, None], figures, torch.nan)
+    return own, torch.where((rejected & (right[:, 0] >= 0))[:, None], figures, torch.nan)
 
 
 def _excluded(

@@ -36,7 +36,7 @@ from driftscope_probes.near_misses import NearMisses
 from driftscope_probes.sampler import AIM, SEEN, RequestSelection, Sampler, detail_choices
 from driftscope_probes.settings import IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSearch, SinkSet
-from driftscope_probes.taps import ChainTaps, MakeTaps, Taps
+from driftscope_probes.taps import ChainTaps, ForwardObserver, MakeTaps, Taps
 from driftscope_probes.witness import StartWitness, Verdict
 
 SINKS_SOUGHT = (
@@ -455,8 +455,8 @@ def assemble_recorder(
         side_thread=SideThread(),
     )
     near_misses = NearMisses(drafter)
-    if not later_rank:
-        taps.observer.keep_logits = near_misses.keep
+    if not later_rank and isinstance(taps.observer, ForwardObserver):
+        taps.observer.near_misses = near_misses
     options = EncoderOptions(
         heads=meter.heads,
         strategy=meter.strategy,

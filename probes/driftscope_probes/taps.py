@@ -26,6 +26,7 @@ from driftscope.vocabulary import Execution
 from driftscope_probes.drafter import Drafter, Remove, stand_in
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels
+from driftscope_probes.near_misses import NearMisses
 
 Hook = Callable[[], Remove]
 """Function that installs one hook."""
@@ -134,9 +135,6 @@ def _capturing() -> bool:
 
 class ChainObserver(Protocol):
     """Knows how the chain just drafted was observed."""
-
-    keep_logits: Callable[[torch.Tensor], None]
-    """Function that also gets the logits of recorded chains, where Python sees them."""
 
     @property
     def aliased_columns(self) -> Mapping[str, str]:
@@ -267,7 +265,8 @@ class ForwardObserver:
         """Number of logits of a row, known after the first chain."""
         self._later_forward: Note = ("forward_in", self._on_later_forward)
         switch.can_note = self._can_note
-        self.keep_logits: Callable[[torch.Tensor], None] = lambda _: None
+        self.near_misses: NearMisses | None = None
+        """Keeps the logits of recorded chains, where Python sees them."""
         self._residual: torch.Tensor | None = None
         """Residual stream of the forward in progress, if it stays unchanged until its end."""
         self.aliased_columns: dict[str, str] = {}
@@ -319,8 +318,9 @@ class ForwardObserver:
                 logits = _by_request(logits)
             self._vocabulary = logits.shape[-1]
             self._kernels.confidence(logits, fleeting=self._logits_change)
-            if self._switch.active:
-                self.keep_logits(logits)
+            near_misses = self.near_misses
+            if near_misses is not None and near_misses.wanted and self._switch.active:
+                near_misses.keep(logits)
 
     def on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
         """Measure the target's captured states, and the state that they are combined into."""

@@ -10,14 +10,13 @@ from markupsafe import Markup
 
 from driftscope.ablate.intervention import AS_SERVED
 from driftscope.ablate.result import (
-    BRANCHES,
     Ablation,
     Decomposition,
     Effect,
-    NearMisses,
     VocabularyCoverage,
     conclusion_of,
 )
+from driftscope.analysis.figures.near_misses import NearMisses
 from driftscope.analysis.number_words import count, number, percent
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.checks.result import Level
@@ -25,13 +24,13 @@ from driftscope.inspect.inspection import Answer, Inspection
 from driftscope.inspect.trial.result import STOPPED, Trial, Tried, by_reason
 from driftscope.inspect.trial.verdict import best_repair
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
-from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS, NEAR_MISSES, TOP1
+from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS, TOP1
 from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS
 from driftscope.trace.manifest import BY_DEPTH
 from driftscope_reports.charts import Axis, Unit, bars, figure, line
 from driftscope_reports.model import Picture, Section, figures_of, section_html, table
 from driftscope_reports.page import Content, framed, part, render
-from driftscope_reports.sections_inside import CLASSES, mass_areas
+from driftscope_reports.sections_inside import CLASSES, mass_areas, near_misses_picture
 
 
 def _ends(interval: Interval | None, form: str, factor: float = 1.0) -> str:
@@ -442,30 +441,8 @@ def _vocabulary(coverage: VocabularyCoverage) -> Section:
     )
 
 
-_HOW_NEAR = (
-    "Each bar is a share of the chains that end before K, at their first wrong token, as served; "
-    "the target is greedy. Lines are 95% intervals over prompts. Shares overlap. A tree of n "
-    "branches holds the drafter's best n tokens, and more tokens are verified for it."
-)
-
-
 def _near_misses(found: NearMisses) -> Section:
     """Return the section on what the drafts that were rejected came close to."""
-    names = [
-        *((f"best {n}", "run-0") for n in BRANCHES),
-        *(("second choice", "same"), ("close", "same"), ("lacking", "apart")),
-    ]
-    shown = [
-        (*name, share.value, share.interval)
-        for name, share in zip(names, found.shares, strict=False)  # "lacking" only if there is any
-    ]
-    picture = Picture(
-        id="near-misses",
-        title="How near the first wrong token was",
-        how=_HOW_NEAR,
-        chart=_bars(shown, "where a chain ends", "share of the ends"),
-        definitions=(NEAR_MISSES,),
-    )
     rows = [
         [share.what, f"{share.value:.1%}", _ends(share.interval, ".1%")] for share in found.shares
     ]
@@ -474,7 +451,7 @@ def _near_misses(found: NearMisses) -> Section:
         id="near",
         name="What the rejected tokens came close to",
         lead=found.words,
-        pictures=(picture,),
+        pictures=(near_misses_picture(found, "prompts"),),
         below=[table(head, rows, caption="Shares of the chains that end early", sortable=True)],
     )
 

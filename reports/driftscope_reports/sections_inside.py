@@ -18,9 +18,17 @@ from driftscope.analysis.figures.attention_drift import (
     ByDistance,
 )
 from driftscope.analysis.figures.calibration import CalibrationAtDepth
+from driftscope.analysis.figures.near_misses import NearMisses
 from driftscope.analysis.figures.results import ByDepth
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
-from driftscope.analysis.number_words import NOTHING, listed, number, percent, times
+from driftscope.analysis.number_words import (
+    NOTHING,
+    between_percent,
+    listed,
+    number,
+    percent,
+    times,
+)
 from driftscope.analysis.statistics.intervals import Estimate, Interval
 from driftscope.analysis.statistics.strata import Answer as Relation
 from driftscope.analysis.statistics.strata import Association
@@ -34,6 +42,7 @@ from driftscope.metrics.confidence import (
     BIAS,
     BRIER,
     ECE,
+    NEAR_MISSES,
     RELIABILITY,
     SURVIVAL_ECE,
     TEMPERATURE,
@@ -620,6 +629,8 @@ def confidence(analysis: Analysis) -> Section:
             missing="Not applicable: no confidence of the drafter was recorded.",
         )
     told = [_ends(run.confidence.calibration.by_depth) for run in runs]
+    near = [(run, run.confidence.near_misses) for run in runs if run.confidence.near_misses]
+    words = f" {near[0][1].words}" if len(near) == len(runs) == 1 and near[0][1] else ""
     drawn = []
     for i, run in enumerate(analysis.runs):
         depths = run.confidence.calibration.by_depth
@@ -635,7 +646,7 @@ def confidence(analysis: Analysis) -> Section:
         id="confidence",
         name="The drafter's confidence",
         conclusion=f"Confidence minus acceptance, from the first to the last depth: "
-        f"{by_run(runs, told)}.",
+        f"{by_run(runs, told)}.{words}",
         pictures=[
             Picture(
                 id="confidence-calibration",
@@ -648,10 +659,52 @@ def confidence(analysis: Analysis) -> Section:
                 definitions=(
                     *(TOP1, BIAS, TEMPERATURE, AUROC, BRIER, RELIABILITY, ECE, SURVIVAL_ECE),
                 ),
-            )
+            ),
+            *(near_misses_picture(found, "requests") for _, found in near[:1] if found),
         ],
-        below=[_by_depth(analysis), _by_kind(analysis)],
+        below=[_by_depth(analysis), _by_kind(analysis), _near_misses(analysis)],
     )
+
+
+def near_misses_picture(found: NearMisses, clusters: str) -> Picture:
+    """Return the picture of what rejected tokens came close to; intervals are over `clusters`."""
+    wide = len(found.wider)
+    drawn = bars(
+        "share of the ends",
+        [share.name for share in found.shares],
+        [share.value for share in found.shares],
+        intervals=[share.interval for share in found.shares],
+        colours=["run-0" if at < wide else "same" for at in range(len(found.shares))],
+    )
+    return Picture(
+        id="near-misses",
+        title="How near the first wrong token was",
+        how="Each bar is a share of the chains that end before K, at their first rejected token. "
+        f"Lines are 95% intervals over {clusters}. Shares overlap. A tree of n branches holds the "
+        "drafter's best n tokens, and more tokens are verified for it.",
+        chart=figure(
+            [drawn],
+            x_title="where a chain ends",
+            y_title="share of the ends",
+            axis=Axis.CATEGORY,
+            unit=Unit.SHARE,
+        ),
+        definitions=(NEAR_MISSES,),
+    )
+
+
+def _near_misses(analysis: Analysis) -> Markup | None:
+    rows = [
+        [run.label, share.what, percent(share.value), between_percent(share.interval).strip(" ()")]
+        for run in analysis.runs
+        if (found := run.confidence.near_misses) is not None
+        for share in found.shares
+    ]
+    if not rows:
+        return None
+    head = ("run", "chains that end at", "share", "95% interval")
+    caption = "What rejected tokens came close to"
+    return by_run_table(head, rows, caption=caption, runs=len(analysis.runs))
 
 
 def _ends(depths: Sequence[CalibrationAtDepth]) -> str:

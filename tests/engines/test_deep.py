@@ -180,7 +180,7 @@ def _by_request(
     """Yield tokens, prompt length and the chains of each request, the last of which may lie past
     its end."""
     for index, (ids, output) in enumerate(zip(prompts(REQUESTS), outcome.tokens(), strict=True)):
-        tokens = continue_greedily(_models()[0], (*ids, *output), K + 1)
+        tokens, _ = continue_greedily(_models()[0], (*ids, *output), K + 1)
         yield (
             tokens,
             len(ids),

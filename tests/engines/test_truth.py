@@ -34,6 +34,8 @@ def assert_true(truth: Truth) -> None:
     assert truth.rms_error < RMS_TOLERANCE
     assert truth.top1_error < MASS_TOLERANCE
     assert truth.entropy_error < 1e-3
+    assert truth.rejected >= CHAINS // 10
+    assert truth.rank_error < 1e-3 and truth.closeness_error < MASS_TOLERANCE
 
 
 @pytest.mark.parametrize("name", JOBS)

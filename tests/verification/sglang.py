@@ -92,7 +92,7 @@ def _pairs(
     references = replay(
         target, drafter, tokens, prompt_tokens, [row["position"] for row in rows], K
     )
-    full = continue_greedily(target, tuple(tokens), K + 1)
+    full, _ = continue_greedily(target, tuple(tokens), K + 1)
     return [
         (row, ref, matches(ref.token_ids, full[ref.position + 2 :]))
         for row, ref in zip(rows, references, strict=True)

@@ -65,11 +65,11 @@ class Truth:
     """Largest RMS error, relative."""
     top1_error: float
     entropy_error: float
-    rejected: int
+    rejected: int = 0
     """Number of chains that carry what is measured of a rejected token."""
-    rank_error: float
+    rank_error: float = 0.0
     """Largest distance between the logit of the target's token and that of the recorded rank."""
-    closeness_error: float
+    closeness_error: float = 0.0
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.calibration import NONE as NO_CALIBRATION
 from driftscope.analysis.figures.calibration import Calibrations
 from driftscope.analysis.figures.chains import Chains, Mean
+from driftscope.analysis.figures.near_misses import NearMisses
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.permutation import departure
@@ -186,6 +187,8 @@ class Confidence:
     top1: ByDepth | None
     entropy: ByDepth | None
     calibration: Calibrations = NO_CALIBRATION
+    near_misses: NearMisses | None = None
+    """None if it was not recorded what rejected tokens came close to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,10 +359,14 @@ def hidden_of(chains: Chains) -> Hidden:
     )
 
 
-def confidence_of(chains: Chains, calibration: Calibrations = NO_CALIBRATION) -> Confidence:
-    """Return top-1 probability and entropy of `chains` by depth, with the calibration."""
+def confidence_of(
+    chains: Chains,
+    calibration: Calibrations = NO_CALIBRATION,
+    near_misses: NearMisses | None = None,
+) -> Confidence:
+    """Return top-1 probability and entropy of `chains` by depth, with what else is known."""
     top1, entropy = (_mean(chains.means.get(name)) for name in ("top1", "entropy"))
-    return Confidence(top1=top1, entropy=entropy, calibration=calibration)
+    return Confidence(top1=top1, entropy=entropy, calibration=calibration, near_misses=near_misses)
 
 
 def spread_of_chains(chains: Chains) -> dict[str, Spread]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.calibration import NONE as NO_CALIBRATION
 from driftscope.analysis.figures.calibration import Calibrations, calibrations, scored_of
 from driftscope.analysis.figures.chains import Elements, Shape, deep_enough
+from driftscope.analysis.figures.near_misses import NearMisses, near_misses_of
 from driftscope.analysis.figures.rounds import counts
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.query_engine import (
@@ -274,6 +275,19 @@ def internals(
 
 
 @cache
+def rejected_tokens(in_steps: bool) -> ir.Table:
+    """Return what is recorded of the rejected tokens of these requests."""
+    rows = sampled(table("draft"), in_steps)
+    rows = rows.filter(rows.target_token_rank.notnull())
+    rank, close = (
+        rows[name].cast("float64") for name in ("target_token_rank", "rejected_closeness")
+    )
+    return rows.select(
+        "cluster", rank=rank, close=close, excluded=rows.rejected_excluded.cast("int64")
+    )
+
+
+@cache
 def regions_of_rounds() -> ir.Table:
     """Return the kind of text from which each round of these requests drafts, where it is known;
     the view of rounds in buckets must be cut by it."""
@@ -315,6 +329,17 @@ def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
         else relation.alone.answer(adjusted[id(relation.alone)])
         for relation in relations
     )
+
+
+def near_misses(run: Sums, in_steps: bool) -> NearMisses | None:
+    """Return what the rejected tokens of a run came close to; None if that was not recorded.
+    `in_steps` is what `look_at` returned."""
+    if not run.recorded.any():
+        return None
+    rows = run.tables.engine.rows(rejected_tokens(in_steps))
+    excluded = whole(rows, "excluded") > 0
+    clusters = run.requests.units.unit[whole(rows, "cluster")]
+    return near_misses_of(floats(rows, "rank"), floats(rows, "close"), excluded, clusters)
 
 
 def inside_and_acceptance(

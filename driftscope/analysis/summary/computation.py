@@ -41,6 +41,7 @@ from driftscope.analysis.figures.verified_chains import (
     Verification,
     inside_and_acceptance,
     look_at,
+    near_misses,
     verification_of,
 )
 from driftscope.analysis.query.query_engine import floats, in_order, sums, whole
@@ -112,7 +113,7 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
         attention=attention_of(run.chains),
         attention_drift=attention_drift(run, in_steps),
         hidden=hidden_of(run.chains),
-        confidence=confidence_of(run.chains, calibrated),
+        confidence=confidence_of(run.chains, calibrated, near_misses(run, in_steps)),
         within_request=within,
         spread={
             **spread_of_chains(run.chains),

@@ -124,6 +124,9 @@ class Truth:
     boundary: float = 0.0
     """Logit shift of rounds that draft from the first 4 tokens of a block, unless it is the
     answer's first."""
+    among_best: float | None = None
+    """Share of the rejected tokens at which the target's own is among the drafter's best 4; None:
+    it is not recorded."""
     miscalibration: float = 0.0
     """Miscalibration: the drafter's confidence is a + this * (1 - a), where a is the round's own
     probability of acceptance at the depth; 0 is calibrated."""

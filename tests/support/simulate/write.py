@@ -232,6 +232,7 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
         "rate": chunk.rate[step],
         "head_mass": _by_head(truth, masses),
         "distance_mass": _distances(truth, masses),
+        **_rejected(truth, random, chunk.accepted[kept] < chunk.k[step]),
         "heads": len(truth.by_head) or HEADS,
         "strategy": "lse",
         "execution": _executions(truth, chunk.batch[step]),
@@ -240,6 +241,17 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
     if truth.mixed:
         columns = {name: _cut(column, chunk.k[step], truth.k) for name, column in columns.items()}
     return _block("draft", len(kept), columns)
+
+
+def _rejected(truth: Truth, random: np.random.Generator, rejected: np.ndarray) -> dict[str, Any]:
+    """Return what is recorded of rejected tokens: none is the target's second choice."""
+    names = ("target_token_rank", "rejected_closeness", "rejected_excluded")
+    if truth.among_best is None:
+        return dict.fromkeys(names)
+    ranks = np.where(random.random(len(rejected)) < truth.among_best, 3, 30).tolist()
+    known = [rank if lost else None for rank, lost in zip(ranks, rejected, strict=True)]
+    none = [[None if rank is None else zero for rank in known] for zero in (0.0, False)]
+    return dict(zip(names, (known, *none), strict=True))
 
 
 def _cut(column: Any, k: Ints, longest: int) -> Any:

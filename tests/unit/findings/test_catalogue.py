@@ -203,6 +203,10 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (replace(FALLING, requests=120, miscalibration=0.5, miscalibrated_from=0.5),),
         (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),
     ),
+    "near_misses": (
+        (replace(HEALTHY, conditional=(0.6,) * 4, among_best=0.8),),
+        (replace(HEALTHY, conditional=(0.6,) * 4, among_best=0.5, seed=1),),
+    ),
     "healthy": ((HEALTHY,), (replace(HEALTHY, growth=1.4, norm_output=False),)),
 }
 """Id -> the case on which it must speak, the one on which it must be silent."""

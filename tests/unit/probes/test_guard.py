@@ -150,6 +150,7 @@ STEP_PATH = (
     "taps",
     "cpu_kernels",
     "chain",
+    "near_misses",
     "recorder",
     "step_record",
     "vllm/runner_v1",
@@ -179,13 +180,14 @@ MAY_WAIT = {
         "kernels": "TorchKernels.__init__ TorchKernels.begin TorchKernels._measure_states "
         "_confidence",
         "meter": "Meter._chains",
+        "near_misses": "_measured",
         "vllm/drafter": "CpuAttnKeys.score",
     },
     "a number on the host": {
         "meter": "Meter.measure page_size",
         "recorder": "Recorder._on_draft_started",
         "vllm/runner_v1": "_LookupCall.on_device _ModelCall.on_device",
-        "vllm/runner_v2": "_ModelCall.on_device",
+        "vllm/runner_v2": "_ModelCall.on_device _verification",
     },
     "at start-up": {
         "vllm/drafter": "LatentKeys.__init__ PagedKeys.__init__ VllmAttentionLayer.kind "
@@ -207,6 +209,7 @@ OF_REQUESTS = re.compile(
 )
 """Names of what there is one of for each request."""
 MAY_LOOP = {
+    "in one recorded step of sixteen": {"near_misses": "NearMisses.verified"},
     "on the writer's thread": {"step_record": "step_rows"},
     "over passes whose scores fit into memory": {"meter": "Meter._layer Meter.slot_weights"},
 }
