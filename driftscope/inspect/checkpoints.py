@@ -15,6 +15,7 @@ from driftscope.inspect.drafter_classes import (
     AUX_LAYERS,
     CLASSES,
     IN_SGLANG,
+    PARALLEL,
     SPECULATORS,
     DrafterClass,
     Family,
@@ -22,7 +23,6 @@ from driftscope.inspect.drafter_classes import (
     captured_layers,
     drafter_architecture,
     engine_fields,
-    is_parallel,
     names_drafter,
     row_of,
 )
@@ -58,6 +58,13 @@ class CheckpointFormat:
         """Family of the decoder; None for an unknown layout."""
         return self.row.family if self.row else None
 
+    @property
+    def parallel(self) -> bool:
+        """Whether it drafts all tokens at once from captured layers."""
+        if self.row is not None:
+            return self.row.parallel
+        return PARALLEL.search(self.architecture or "") is not None
+
 
 _TARGETS = ("ForCausalLM", "ForConditionalGeneration")
 """Ends of the names of targets' architectures."""
@@ -84,6 +91,10 @@ def recognise(config: Mapping[str, Any], names: Collection[str]) -> CheckpointFo
     if row is None:
         drafts = method or kind or names_drafter(architecture)
         return _unknown(config, names, architecture if drafts else None)
+    if row.family in _P_EAGLE and (
+        MASK_FIELDS & config.keys() or any(common_name(name) == MASK_STATE for name in names)
+    ):
+        row = row_of(_P_EAGLE[row.family]) or row
     if row.family is not Family.MTP:
         name = f"{row.name}, speculators format" if kind is not None else row.name
         return CheckpointFormat(
@@ -93,6 +104,12 @@ def recognise(config: Mapping[str, Any], names: Collection[str]) -> CheckpointFo
         raise _no_drafter(named)
     name = f"target with {row.name} ({architecture})"
     return CheckpointFormat(name=name, row=row, architecture=architecture)
+
+
+_P_EAGLE = {Family.LLAMA: "PEagleDraftModel", Family.QWEN3: "PeagleQwen3ForCausalLM"}
+"""Family of EAGLE-3 -> class of the table that drafts in parallel with it, under its name too."""
+MASK_FIELDS, MASK_STATE = frozenset({"pard_token", "ptd_token_id"}), "mask_hidden"
+"""Fields and tensor by which an EAGLE-3 drafter is P-EAGLE."""
 
 
 def _layer_type(config: Mapping[str, Any]) -> Any:
@@ -308,7 +325,7 @@ class DrafterFiles:
         """Whether it reads captured layers of the target, not its last state."""
         if self.format.family in (Family.EAGLE1, Family.MTP, Family.HEADS):
             return False
-        if self.format.family is None and not is_parallel(self.format.architecture):
+        if self.format.family is None and not self.format.parallel:
             return False
         nested = {**self.eagle_config, **self.dflash_config}
         return bool(nested.get("use_aux_hidden_state", self.fields.get("use_aux_hidden_state", 1)))
@@ -402,7 +419,8 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     folder = open_folder(name, opening)
     raw = read_config(folder)
     files = find_tensors(folder, opening)
-    found = recognise(raw, files.names)
+    prefix = foreign_prefix(files.names)
+    found = recognise(raw, [name.removeprefix(prefix) for name in files.names])
     fields, tensors, sizes = raw, dict[str, StoredTensor](), tuple[str, ...]()
     if found.family is Family.MTP:
         heads, fields, sizes = find_heads(raw, files.names), dict(_text_fields(raw)), _SIZES[:1]
@@ -425,7 +443,21 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
 
 
 def _by_common_name(files: TensorFiles) -> dict[str, StoredTensor]:
-    return {common_name(name): tensor for name, tensor in sorted(files.tensors().items())}
+    found = files.tensors()
+    prefix = foreign_prefix(found)
+    return {
+        common_name(name.removeprefix(prefix)): tensor for name, tensor in sorted(found.items())
+    }
+
+
+def foreign_prefix(names: Collection[str]) -> str:
+    """Return what a wrapper of the trainer has put before each name of a drafter with `fc`, such as
+    `module.`; "" if there is nothing, or what formats have there."""
+    prefix = next(iter(names), "").partition(".")[0] + "."
+    if prefix.startswith(("model.", "mtp")) or not all(name.startswith(prefix) for name in names):
+        return ""
+    common = {common_name(name.removeprefix(prefix)) for name in names}
+    return prefix if "fc.weight" in common else ""
 
 
 def with_tensors(drafter: DrafterFiles, opening: Opening = CAREFUL) -> DrafterFiles:

@@ -234,7 +234,7 @@ CLASSES = (
 _BY_ARCHITECTURE = {name: row for row in CLASSES for name in row.architectures}
 DRAFTS = re.compile("Eagle|MTP|NextN|DFlash|DSpark|LiLiCorr|Medusa|Assistant|Draft")
 """Parts of the names of classes that draft, in vLLM and in SGLang."""
-_PARALLEL = re.compile("DFlash|DSpark|LiLiCorr")
+PARALLEL = re.compile("DFlash|DSpark|LiLiCorr")
 """Parts of the names of other classes that draft all tokens at once."""
 
 _DRAFTER_OF = {name: drafter for drafter, names in TARGETS.items() for name in names}
@@ -380,12 +380,6 @@ def names_drafter(architecture: str | None) -> bool:
     return row_of(architecture) is not None or bool(DRAFTS.search(architecture or ""))
 
 
-def is_parallel(architecture: str | None) -> bool:
-    """Return whether a class drafts all tokens at once from captured layers."""
-    row = row_of(architecture)
-    return _PARALLEL.search(architecture or "") is not None if row is None else row.parallel
-
-
 def captured_layers(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
     """Return the target layers whose outputs a drafter reads, counted from 1 as vLLM counts them;
     None if the config names none. Source: vLLM's get_eagle3_aux_layers_from_config."""
@@ -409,9 +403,12 @@ def _nested(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
+"""Fields with the id of the mask token, in the order in which vLLM looks for it."""
+
+
 def mask_token(fields: Mapping[str, Any]) -> Any:
     """Return the id of the token that stands for one to be drafted; None if the config has none."""
-    names = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
     nested = (_nested(fields, "dflash_config"), _nested(fields, "eagle_config"))
-    values = (place.get(name) for place in (*nested, fields) for name in names)
+    values = (place.get(name) for place in (*nested, fields) for name in MASK_TOKENS)
     return next((value for value in values if value is not None), None)

@@ -98,6 +98,13 @@ class StoredTensor:
         )
 
 
+def _refuse_pointer(path: Path, head: bytes) -> None:
+    if head == b"version ":
+        raise CheckpointError(
+            f"{path}: is a pointer of Git LFS without the weights; fetch them: git lfs pull"
+        )
+
+
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of one file by name.
 
@@ -107,10 +114,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         with open_regular(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             size = os.fstat(descriptor).st_size
             head = file.read(_LENGTH_BYTES)
-            if head == b"version ":
-                raise CheckpointError(
-                    f"{path}: is a pointer of Git LFS without the weights; fetch them: git lfs pull"
-                )
+            _refuse_pointer(path, head)
             length = int.from_bytes(head, "little")
             if not 0 < length <= size - _LENGTH_BYTES:
                 raise CheckpointError(
@@ -318,7 +322,10 @@ def open_folder(name: str, opening: Opening = CAREFUL) -> Path:
     if Path(name).is_dir():
         return Path(name)
     if Path(name).exists():
-        raise CheckpointError(f"{name}: is a file; give the folder that holds its config.json")
+        gguf = "; GGUF is not read" if name.endswith(".gguf") else ""
+        raise CheckpointError(
+            f"{name}: is a file; give the folder with config.json and *.safetensors{gguf}"
+        )
     found = downloaded(name, opening) if opening.download else in_cache(name)
     if found is None:
         raise CheckpointError(
@@ -367,6 +374,8 @@ def find_tensors(folder: Path, opening: Opening = CAREFUL) -> TensorFiles:
     if not pickles:
         raise CheckpointError(f"{folder}: holds no *.safetensors file")
     first = pickles[0]
+    with open_regular(first) as descriptor:
+        _refuse_pointer(first, os.read(descriptor, _LENGTH_BYTES))
     if read is None:
         raise CheckpointError(
             f"{first}: is a pickle, which is not opened because loading it can run code; save "

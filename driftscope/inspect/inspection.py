@@ -24,9 +24,9 @@ from driftscope.inspect.checkpoints import (
     with_tensors,
 )
 from driftscope.inspect.checks import config, layer_fields, mtp_heads, tensors, vocabulary, weights
-from driftscope.inspect.checks.result import UNNAMED, CheckResult, Inspected, Level
+from driftscope.inspect.checks.result import UNNAMED, Certainty, CheckResult, Inspected, Level
 from driftscope.inspect.checks.weights import HEAD_IS_TARGETS
-from driftscope.inspect.drafter_classes import Coverage, Family, is_parallel
+from driftscope.inspect.drafter_classes import Coverage, Family
 from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
@@ -139,8 +139,7 @@ def _checks(inspected: Inspected) -> tuple[Check, ...]:
         return (*_BY_FAMILY.get(found.family, FOR_EAGLE3), *FOR_ANY_DRAFTER)
     if not inspected.drafter.tensors:
         return ()
-    parallel = is_parallel(found.architecture)
-    return (*(FOR_PARALLEL if parallel else FOR_POSITIONS), *FOR_ANY_DRAFTER)
+    return (*(FOR_PARALLEL if found.parallel else FOR_POSITIONS), *FOR_ANY_DRAFTER)
 
 
 class Answer(StrEnum):
@@ -235,7 +234,8 @@ class Inspection:
         first = next((result for result in self.results if result.level is not Level.NOTE), None)
         first = first or self._other_turns
         if self.answer is Answer.WRONG and first is not None:
-            return f"Wrong: {first.title}."
+            sure = first.certainty is not Certainty.POSSIBLE
+            return f"{'Wrong' if sure else 'Perhaps wrong'}: {first.title}."
         if self.answer is Answer.UNEXPLAINED and first is not None:
             return f"{first.title[0].upper()}{first.title[1:]}."
         if first is not None:

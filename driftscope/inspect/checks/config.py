@@ -38,7 +38,6 @@ from driftscope.inspect.drafter_classes import (
     AUX_LAYERS,
     IN_SGLANG,
     Family,
-    is_parallel,
     mask_token,
 )
 from driftscope.inspect.files import StoredTensor
@@ -293,7 +292,7 @@ def _uncounted(drafter: DrafterFiles, named: tuple[int, ...]) -> CheckResult:
 def check_mask_token(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a token for what is to be drafted that is missing, or outside the vocabulary."""
     drafter = inspected.drafter
-    if not is_parallel(drafter.format.architecture):
+    if not drafter.format.parallel:
         return
     token = mask_token(drafter.fields)
     if isinstance(token, int) and 0 <= token < drafter.vocab_size:

@@ -28,7 +28,7 @@ from driftscope.inspect.checks.result import (
     note,
     warning,
 )
-from driftscope.inspect.drafter_classes import MIMO, Family
+from driftscope.inspect.drafter_classes import MASK_TOKENS, MIMO, Family
 from driftscope.inspect.reference.config import ROTARY_SHARE, rotary_share
 
 SOURCES: Mapping[Family, tuple[str, ...]] = {
@@ -205,6 +205,8 @@ def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
     known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys() | SGLANG_ALONE.keys() | set(OWN_PARTS)
     if drafter.format.family is Family.BLOCKS:
         read = OF_BLOCKS
+    elif drafter.format.parallel:
+        read = read.union(MASK_TOKENS, ("parallel_drafting",))
     names = sorted(set(drafter.fields) - known - read)
     for part in OWN_PARTS:
         names += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from driftscope.inspect.checkpoints import DrafterFiles
+from driftscope.inspect.checkpoints import DrafterFiles, foreign_prefix
 from driftscope.inspect.checks.result import (
     VLLM,
     VLLM_EAGLE1_LOADER,
@@ -221,7 +221,17 @@ def check_fc(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield a result if tensors carry the prefix that vLLM adds itself."""
+    """Yield a result if tensors carry a wrapper's prefix, or the one that vLLM adds itself."""
+    names = [tensor.name for tensor in inspected.drafter.tensors.values()]
+    if prefix := foreign_prefix(names):
+        yield error(
+            id="prefixed_names",
+            title=f'names of tensors begin with "{prefix}"',
+            expected="names without it",
+            rule=f"{_loader(inspected.drafter)}: knows no name with it",
+            there=some(names),
+            change=f"rename the tensors without {prefix}",
+        )
     prefixed = [
         tensor.name
         for name, tensor in inspected.drafter.tensors.items()
@@ -230,7 +240,7 @@ def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
     if prefixed:
         yield warning(
             id="prefixed_names",
-            title="names of tensors begin with model.",
+            title='names of tensors begin with "model."',
             expected="names without it: vLLM puts model. before each name",
             rule=_loader(inspected.drafter),
             there=some(prefixed),

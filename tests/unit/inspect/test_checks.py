@@ -88,6 +88,43 @@ def test_a_healthy_drafter_in_the_speculators_format_has_no_error(tmp_path: Path
     assert "vllm#46488" in results["flags_need_newer_vllm"].expected
 
 
+def _wrapped(prefix: str) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        held = dict(state)
+        state.clear()
+        state.update({f"{prefix}{name}": tensor for name, tensor in held.items()})
+
+    return change
+
+
+@pytest.mark.parametrize("prefix", ["eagle_module.", "module.model.", "_orig_mod."])
+def test_a_wrappers_prefix_is_the_only_mistake_of_a_drafter_that_is_whole(
+    prefix: str, tmp_path: Path
+) -> None:
+    results = _results(changed(tmp_path / "a", weights=_wrapped(prefix)))
+    assert _bad(results) == ["prefixed_names"]
+    assert results["prefixed_names"].level is Level.ERROR
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "bad"),
+    [
+        (fields(ptd_token_id=100), {"mask_hidden": torch.rand(1, 1, 768)}, []),
+        (fields(pard_token=100), {}, []),
+        (None, {"mask_hidden": torch.rand(1, 1, 768)}, ["mask_token_missing"]),
+    ],
+    ids=["vLLM's", "a token alone", "no token"],
+)
+def test_an_eagle3_drafter_with_a_mask_drafts_in_parallel(
+    config: Callable[[Config], None] | None, weights: State, bad: list[str], tmp_path: Path
+) -> None:
+    path = changed(tmp_path / "a", config=config, weights=lambda state: state.update(weights))
+    drafter = open_drafter(str(path))
+    assert drafter.format.name == "P-EAGLE" and drafter.format.parallel
+    results = _results(path)
+    assert _bad(results) == bad and "fields_not_known" not in results
+
+
 def _layers(*layers: int) -> Callable[[Config], None]:
     def change(fields: Config) -> None:
         fields[AUX] = fields["eagle_config"][AUX] = list(layers)

@@ -133,6 +133,13 @@ DAMAGE = {
         lambda folder: (folder / "model-0.safetensors").write_text("version https://git-lfs"),
         "git lfs pull",
     ),
+    "pointer in place of a pickle": (
+        lambda folder: (
+            _only_pickle(folder),
+            (folder / "pytorch_model.bin").write_text("version https://git-lfs"),
+        ),
+        "git lfs pull",
+    ),
     "config missing": (lambda folder: (folder / "config.json").unlink(), "missing"),
     "size is text": (_field(hidden_size="256"), "hidden_size"),
     "size is zero": (_field(num_attention_heads=0), "num_attention_heads"),
