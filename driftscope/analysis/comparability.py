@@ -11,7 +11,7 @@ record or to type instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -30,6 +30,7 @@ from driftscope.analysis.pairing import (
     label_shares,
 )
 from driftscope.analysis.query.query_engine import Codes, Matrix
+from driftscope.analysis.replays import Cell, Row, row_pairs
 from driftscope.analysis.statistics.changes import LEAST_CLUSTERS
 from driftscope.trace.manifest import Manifest, Model
 
@@ -76,6 +77,11 @@ class Comparability:
     differences: tuple[RunDifference, ...] = ()
     compared: str = "the runs"
     """Words for what is compared."""
+
+    def and_also(self, more: Iterable[RunDifference]) -> Comparability:
+        """Return these circumstances and more, those of one name once."""
+        named = {found.name: found for found in (*self.differences, *more)}
+        return replace(self, differences=tuple(named.values()))
 
     def explaining(self, claim: Claim) -> tuple[RunDifference, ...]:
         """Return the differences that can explain a claim."""
@@ -329,6 +335,75 @@ def comparability_of_replays(a: Manifest, b: Manifest) -> Comparability:
     ]
     for name, key in _OF_REPLAYS.items():
         found += _unequal(name, *(str(manifest.workload.get(key, "")) for manifest in (a, b)))
+    return Comparability(differences=tuple(found), compared="the replays")
+
+
+CACHE = "what of the prompts was in the cache"
+CACHED_APART = 0.1
+"""Largest difference in the share of the prompts' tokens that is read from the cache between two
+replays that count as equal."""
+
+
+def comparability_of_answers(
+    first: Sequence[Row], second: Sequence[Row], cells: Sequence[Cell]
+) -> Comparability:
+    """Return what differs between the answers of two replays at one load; `cells` are their figures
+    there. One request at a time does not wait for the prompts of others, cached or not."""
+
+    pairs = row_pairs(first, second)
+
+    def both(name: str) -> Matrix:
+        known = [(x[name], y[name]) for x, y in pairs if None not in (x[name], y[name])]
+        return np.array(known, dtype=np.float64).reshape(-1, 2).T
+
+    found = list[RunDifference]()
+    asked = [(cell.answered or 0, cell.requests or 0) for cell in cells]
+    if any(answered < ENOUGH_PAIRED * requests for answered, requests in asked):
+        words = [f"{answered} of {requests}" for answered, requests in asked]
+        found.append(
+            RunDifference(
+                name="requests answered",
+                first=words[0],
+                second=words[1],
+                explains=BOTH,
+                settle="Find out why requests were not answered: their rows say it.",
+            )
+        )
+    prompts = both("prompt_tokens")
+    if prompts.size and np.mean(prompts[0] == prompts[1]) < ENOUGH_PAIRED:
+        found.append(
+            RunDifference(
+                name="the lengths of their prompts",
+                explains=BOTH,
+                settle="Send both the same prompts, also in the same template.",
+            )
+        )
+    tokens = both("output_tokens")
+    if _lengths_differ(*tokens, paired=True):
+        found.append(
+            RunDifference(
+                name="answer length",
+                first=f"{tokens[0].mean():.0f}",
+                second=f"{tokens[1].mean():.0f} tokens",
+                explains=BOTH,
+                settle="Let both answer to the same length: see what ends the answers of one.",
+            )
+        )
+    cached = [
+        sum(row["cached_tokens"] or 0 for row in rows)
+        / max(sum(row["prompt_tokens"] or 0 for row in rows), 1)
+        for rows in (first, second)
+    ]
+    if abs(cached[0] - cached[1]) > CACHED_APART:
+        found.append(
+            RunDifference(
+                name=CACHE,
+                first=percent(cached[0]),
+                second=percent(cached[1]),
+                explains=() if first[0]["concurrency"] == 1 else (Claim.SPEED,),
+                settle="Restart both servers before they are asked.",
+            )
+        )
     return Comparability(differences=tuple(found))
 
 
@@ -472,29 +547,35 @@ def _of_lengths(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference
     if paired:
         known = [known[0] & known[1]] * 2
     first, second = (values[there] for values, there in zip(tokens, known, strict=True))
-    if min(len(first), len(second)) < _FEWEST_LENGTHS:
+    if not _lengths_differ(first, second, paired=paired):
         return
-    means = float(first.mean()), float(second.mean())
     rounds = [
         float(np.nanmean(run.rounds()[there])) for run, there in zip((a, b), known, strict=True)
     ]
-    factor = means[1] / means[0], rounds[1] / rounds[0]
+    factor = float(second.mean() / first.mean()), rounds[1] / rounds[0]
     if not (min(factor) > SAME_LENGTH or max(factor) < 1 / SAME_LENGTH):
-        return
-    apart = [first - second] if paired else [first, second]
-    error = math.sqrt(sum(float(np.var(values, ddof=1)) / len(values) for values in apart))
-    if abs(means[0] - means[1]) <= _SURE_ERRORS * error:
         return
     short = math.floor(min(np.quantile(values, _SHORTER) for values in (first, second)))
     yield RunDifference(
         name="answer length",
-        first=f"{means[0]:.0f}",
-        second=f"{means[1]:.0f} tokens",
+        first=f"{first.mean():.0f}",
+        second=f"{second.mean():.0f} tokens",
         explains=BOTH,
         settle="Compare the same positions in the answers: add "
         f"`--where 'position < prompt_tokens + {short}'`; for speed, send both with the same "
         "max_tokens.",
     )
+
+
+def _lengths_differ(first: Matrix, second: Matrix, *, paired: bool) -> bool:
+    """Whether answers of these lengths differ in their mean by more than SAME_LENGTH and more than
+    chance explains."""
+    if min(len(first), len(second)) < _FEWEST_LENGTHS:
+        return False
+    apart = [first - second] if paired else [first, second]
+    error = math.sqrt(sum(float(np.var(values, ddof=1)) / len(values) for values in apart))
+    short, long = sorted((float(first.mean()), float(second.mean())))
+    return long > SAME_LENGTH * short and long - short > _SURE_ERRORS * error
 
 
 _SHORTER = 0.1

@@ -285,6 +285,13 @@ class ReplaySummary(ReplayFigures):
         return told if isinstance(told, bool) else rounds
 
     @property
+    def url(self) -> str:
+        """Address of the server; "" if it is not known."""
+        server = self.manifest.workload.get("server")
+        url = server.get("url") if isinstance(server, Mapping) else None
+        return str(url or "").removesuffix("/v1")
+
+    @property
     def server_ids(self) -> set[str]:
         """Ids of the probes' runs that have some of its requests."""
         return {row["server_run_id"] for row in self.rows if row.get("server_run_id")}
@@ -707,7 +714,7 @@ def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison
         if not {_pair(row) for row in a} & {_pair(row) for row in b}:
             continue
         greedy = [
-            (x, y) for x, y in _row_pairs(a, b) if x["temperature"] == 0 and y["temperature"] == 0
+            (x, y) for x, y in row_pairs(a, b) if x["temperature"] == 0 and y["temperature"] == 0
         ]
         out.append(
             ReplayComparison(
@@ -728,13 +735,14 @@ def _pair(row: Row) -> tuple[str, int, int]:
     return row["pair"], row["repeat"], row["round"]
 
 
-def _row_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
+def row_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
+    """Return the rows of two replays that asked one prompt at the same turn."""
     mine = {_pair(row): row for row in a}
     return [(mine[_pair(row)], row) for row in b if _pair(row) in mine]
 
 
 def _changes(a: Iterable[Row], b: Iterable[Row], name: str) -> tuple[int, int, int] | None:
-    both = [(x, y) for x, y in _row_pairs(a, b) if x[name] is not None and y[name] is not None]
+    both = [(x, y) for x, y in row_pairs(a, b) if x[name] is not None and y[name] is not None]
     bad = [(x[name] != (name in GOOD), y[name] != (name in GOOD)) for x, y in both]
     if not bad:
         return None

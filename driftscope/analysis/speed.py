@@ -9,37 +9,54 @@ and without such a stretch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from driftscope.analysis.comparability import (
+    CACHE,
     NO_DIFFERENCE,
     Claim,
     Comparability,
+    RunDifference,
+    comparability_of_answers,
     comparability_of_clocks,
 )
 from driftscope.analysis.figures.results import Latency
+from driftscope.analysis.number_words import milliseconds
 from driftscope.analysis.replays import (
+    Cell,
     ReplaySummary,
     Row,
     grouped,
     load_words,
     pair_sums,
+    row_pairs,
     throughput_of,
 )
 from driftscope.analysis.statistics.changes import odd_stretch
-from driftscope.analysis.statistics.intervals import Z95, Interval, ratio
+from driftscope.analysis.statistics.intervals import Z95, Interval, ratio, student, wider
 from driftscope.analysis.statistics.ratio import PairSums, paired_ratio
 from driftscope.analysis.validity import RUN_EFFECT
+from driftscope.metrics.latency import mean_s
 
 MARGIN = 0.02
 """Relative difference in speed below which neither server is called faster, however certain the
 difference is. This is driftscope's own bound: nobody changes a server for less."""
+LEFT_OF_GAIN = 0.5
+"""Share of what tokens gain that must be left of it when an answer has come whole. This is
+driftscope's own bound: with less, waiting for the first token decides as much."""
+MOST_ODD = 1 / 3
+"""Largest share of the answers that count as a stretch beside the rule."""
 ASSUMED_ROUNDS = 4
 """Number of rounds that RUN_EFFECT counts like, beside those that were measured: fewer would let
 two rounds that agree by chance make a difference certain."""
+ROUNDS_APART = 1.3
+"""Measured run effect over RUN_EFFECT from which rounds disagree: what a few of them measure is
+then not known well, and is taken with Student's quantile. Two rounds of servers that differ by
+RUN_EFFECT disagree in one case of thirty."""
 CLOCKS_APART = 0.1
 """Relative difference of the speedup by the server's clock from that by the clients' from which
 they disagree. This is driftscope's own bound: twice RUN_EFFECT, which both clocks share."""
@@ -64,7 +81,7 @@ class Speed:
     """This server's quantity."""
     odd: int = 0
     """Number of prompts in a row at which one server was slower or faster than before and after, if
-    there are any; the interval then holds the speed without them, too."""
+    they alone decide which is faster; the interval holds the speed without them, too."""
 
     @property
     def faster(self) -> bool | None:
@@ -81,13 +98,22 @@ def is_faster(value: float, interval: Interval) -> bool | None:
 
 
 def with_run_effect(
-    value: float, interval: Interval, *, effect: float = RUN_EFFECT, starts: int = 1
+    value: float,
+    interval: Interval,
+    *,
+    effect: float = RUN_EFFECT,
+    starts: int = 1,
+    loads: int = 1,
+    servers: int = 1,
 ) -> Interval:
     """Return the interval of a ratio of two servers' times, each started `starts` times, with the
-    run effect in addition to what it holds."""
-    half = Z95 * effect * math.sqrt(2.0 / starts)
-    down = math.hypot(math.log(value / interval.low), half)
-    up = math.hypot(math.log(interval.high / value), half)
+    run effect in addition to what it holds. The intervals of so many loads, which share the starts,
+    and of so many servers hold together."""
+    half = wider(servers) * Z95 * effect * math.sqrt(2.0 / starts)
+    down, up = (
+        math.hypot(wider(loads * servers) * math.log(end), half)
+        for end in (value / interval.low, interval.high / value)
+    )
     ends = Interval.of(value * math.exp(-down), value * math.exp(up), interval.clusters)
     return ends or interval
 
@@ -127,6 +153,8 @@ class SpeedAtLoad:
     """Speeds by the servers' own clock; {} unless both servers recorded these requests."""
     clocks: Comparability = NO_DIFFERENCE
     """Differences between the two clocks, apart from where they stand."""
+    answers: Comparability = NO_DIFFERENCE
+    """Differences between what both answered at this load."""
 
     @property
     def disagree(self) -> bool:
@@ -139,40 +167,108 @@ class SpeedAtLoad:
         return apart and client.faster is not server.faster
 
 
-def speeds_of(other: ReplaySummary, own: ReplaySummary) -> tuple[SpeedAtLoad, ...]:
+def speeds_of(
+    other: ReplaySummary, own: ReplaySummary, servers: int = 1
+) -> tuple[SpeedAtLoad, ...]:
     """Return the speed of the second replay's server over that of the first one's, at each load at
-    which both answered the same prompts; in the baseline's condition, if there is one."""
+    which both answered the same prompts; in the baseline's condition, if there is one. Intervals
+    hold together for all loads, and for all `servers` that are compared with the first one."""
     first, second = grouped(other.rows), grouped(own.rows)
     baseline = own.manifest.workload.get("baseline")
     both = first.keys() & second.keys()
     both = {key for key in both if key[0] == baseline} or both
     starts = min(other.starts, own.starts)
-    return tuple(
-        found
-        for key in sorted(both, key=lambda k: (k[1] or 0, k[2] or 0, k[0]))
-        if (found := _at_load(first[key], second[key], starts)) is not None
+    facts = {"starts": starts, "loads": len(both), "servers": servers}
+    found = []
+    for key in sorted(both, key=lambda k: (k[1] or 0, k[2] or 0, k[0])):
+        cells = [
+            cell
+            for replay in (other, own)
+            for cell in replay.cells
+            if (cell.condition, cell.concurrency, cell.rate) == key
+        ]
+        at_load = _at_load(first[key], second[key], cells, facts)
+        found += [] if at_load is None else [at_load]
+    machines = _of_machines(found, {urlsplit(replay.url).hostname for replay in (other, own)})
+    return tuple(replace(one, answers=one.answers.and_also(machines)) for one in found)
+
+
+def _of_machines(speeds: Sequence[SpeedAtLoad], hosts: Set[str | None]) -> list[RunDifference]:
+    """Return that the servers differ in more than speculation, if they do in the time to the first
+    token of one request at a time. Speculation does not shorten that; a drafter may make it longer,
+    and so may a slower machine."""
+    alone = [
+        one.by_client.get(TTFT)
+        for one in speeds
+        if one.load == f"1{AT_ONCE}" and CACHE not in {d.name for d in one.answers.differences}
+    ]
+    return [
+        RunDifference(
+            name="time to the first token at 1 at once, which speculation does not shorten"
+            if first.faster
+            else "machine and time to the first token",
+            first=milliseconds(first.other),
+            second=milliseconds(first.own),
+            explains=(Claim.SPEED,),
+            settle="Ask both on one machine that does nothing else, with no prompt in a cache.",
+        )
+        for first in alone
+        if first is not None and (first.faster or (len(hosts) > 1 and first.faster is False))
+    ]
+
+
+def _of_waiting(other: Sequence[Row], own: Sequence[Row], decisive: Speed) -> list[RunDifference]:
+    """Return that most of what one server gains by faster tokens is lost before the first one: it
+    serves fewer requests at once, or something holds the stream back."""
+    if decisive.faster is None:
+        return []
+    gained = whole = 0.0
+    for a, b in row_pairs(other, own):
+        if None not in (a["tpot_s"], b["tpot_s"], a["ttft_s"], b["ttft_s"], b["output_tokens"]):
+            after_first = (a["tpot_s"] - b["tpot_s"]) * (b["output_tokens"] - 1)
+            gained += after_first
+            whole += after_first + a["ttft_s"] + a["waited_s"] - b["ttft_s"] - b["waited_s"]
+    if whole * math.copysign(1.0, gained) >= LEFT_OF_GAIN * abs(gained):
+        return []
+    waits = (
+        milliseconds(mean_s([row["ttft_s"] for row in rows if row["ttft_s"] is not None]))
+        for rows in (other, own)
     )
+    return [
+        RunDifference(
+            name="the wait for the first token, which takes back most of the difference",
+            first=next(waits),
+            second=next(waits),
+            explains=(Claim.SPEED,),
+            settle="Let both serve as many requests at once (--max-num-seqs), and let nothing hold "
+            "their streams back.",
+        )
+    ]
 
 
-def _at_load(other: Sequence[Row], own: Sequence[Row], starts: int) -> SpeedAtLoad | None:
+def _at_load(
+    other: Sequence[Row], own: Sequence[Row], cells: Sequence[Cell], facts: Mapping[str, int]
+) -> SpeedAtLoad | None:
     rounds = {row["round"] for row in other} & {row["round"] for row in own}
     other, own = ([row for row in rows if row["round"] in rounds] for rows in (other, own))
     if not other or not own:
         return None
     closed = own[0]["rate"] is None and own[0]["concurrency"] is not None
-    client = {
-        name: found
-        for name in (TPOT, TTFT, *([THROUGHPUT] if closed else []))
-        if (found := _speed(other, own, name, "", starts)) is not None
-    }
-    server = {
-        name: found
-        for name in (TPOT, TTFT)
-        if (found := _speed(other, own, name, "server_", starts)) is not None
-    }
+    client, server = (
+        {
+            name: found
+            for name in names
+            if (found := _speed(other, own, name, clock, facts)) is not None
+        }
+        for clock, names in (
+            ("", (TPOT, TTFT, *([THROUGHPUT] if closed else []))),
+            ("server_", (TPOT, TTFT)),
+        )
+    )
     decisive = client.get(TPOT) or server.get(TPOT)
     if decisive is None:
         return None
+    waiting = _of_waiting(other, own, decisive) if TPOT in client else []
     return SpeedAtLoad(
         decisive=decisive,
         condition=own[0]["condition"],
@@ -180,6 +276,7 @@ def _at_load(other: Sequence[Row], own: Sequence[Row], starts: int) -> SpeedAtLo
         pairs=len({row["pair"] for row in other} & {row["pair"] for row in own}),
         by_client=client,
         by_server=server,
+        answers=comparability_of_answers(other, own, cells).and_also(waiting),
         clocks=comparability_of_clocks(
             *(
                 sum(row.get(f"{clock}{TPOT}") is not None for row in (*other, *own))
@@ -190,37 +287,39 @@ def _at_load(other: Sequence[Row], own: Sequence[Row], starts: int) -> SpeedAtLo
 
 
 def _speed(
-    other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str, starts: int
+    other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str, facts: Mapping[str, int]
 ) -> Speed | None:
     """Return the speed in a quantity, paired by prompt; None if it has no interval."""
     sums = [_sums(rows, quantity, clock) for rows in (other, own)]
     found = paired_ratio(*_in_order((other, own), quantity, clock))
     if found is None or found.interval is None:
         return None
-    # The logarithm of the speed in each round.
-    rates = [
-        paired_ratio(_sums(theirs, quantity, clock), _sums(rows, quantity, clock))
+    by_round = [
+        one.value
         for rows, theirs in _in_rounds(other, own)
+        if (one := paired_ratio(*_in_order((theirs, rows), quantity, clock))) and one.value > 0
     ]
-    effect = measured_effect(
-        [math.log(speed.value) for speed in rates if speed is not None and speed.value > 0]
-    )
-    interval = with_run_effect(found.value, found.interval, effect=effect, starts=starts)
-    odd, steady = 0, _steady(other, own, quantity, clock)
-    if steady is not None:
-        rest = paired_ratio(*_in_order(steady, quantity, clock))
+    effect = measured_effect([math.log(speed) for speed in by_round])
+    if effect > ROUNDS_APART * RUN_EFFECT:
+        effect *= float(student(ASSUMED_ROUNDS + len(by_round) - 1.0)) / Z95
+    interval = with_run_effect(found.value, found.interval, effect=effect, **facts)
+    for speed in by_round:
+        interval = interval.hull(Interval(low=speed, high=speed))
+    odd = 0
+    for part in _parts((other, own), quantity, clock):
+        rest = paired_ratio(*_in_order(part, quantity, clock))
         if rest is None or rest.interval is None:
             return None
-        ends = with_run_effect(rest.value, rest.interval, effect=effect, starts=starts)
-        low, high = min(interval.low, ends.low), max(interval.high, ends.high)
-        interval = Interval.of(low, high, interval.clusters) or interval
-        odd = len(own) - len(steady[1])
+        ends = with_run_effect(rest.value, rest.interval, effect=effect, **facts)
+        if is_faster(rest.value, ends) is not is_faster(found.value, interval):
+            odd = min(len(own) - len(part[1]), len(part[1]))
+        interval = interval.hull(ends)
     values = [_value(rows, quantity, some) for rows, some in zip((other, own), sums, strict=True)]
     return Speed(value=found.value, interval=interval, other=values[0], own=values[1], odd=odd)
 
 
 def _in_order(
-    both: tuple[Sequence[Row], Sequence[Row]], quantity: str, clock: str
+    both: Sequence[Sequence[Row]], quantity: str, clock: str
 ) -> tuple[PairSums, PairSums]:
     """Return the sums of both servers, of which the first over the second is the speed: throughput
     is better if it is larger, and a time if it is smaller."""
@@ -236,26 +335,27 @@ def _sums(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
     return pair_sums(rows, lambda row: (row.get(f"{clock}{quantity}"), 1.0))
 
 
-def _steady(
-    other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str
-) -> tuple[list[Row], list[Row]] | None:
+def _parts(both: Sequence[Sequence[Row]], quantity: str, clock: str) -> list[list[list[Row]]]:
     """Return the rows of both servers without the prompts of a stretch of one round in which one of
-    them was slower or faster than before and after; None if there is no such stretch."""
+    them was slower or faster than before and after, and the rows of such stretches if those are so
+    long that they may be the rule; [] if there is no such stretch."""
     out = set[tuple[int, str]]()
-    for rows, theirs in _in_rounds(other, own):
+    for rows, theirs in _in_rounds(*both):
         a, b = (_sums(some, quantity, clock) for some in (theirs, rows))
-        order = dict.fromkeys(row["pair"] for row in sorted(rows, key=lambda row: row["sent_s"]))
-        timed = [pair for pair in order if a.get(pair, (0.0,))[0] > 0 < b.get(pair, (0.0,))[0]]
-        logs = [math.log(a[pair][0] / a[pair][1] * b[pair][1] / b[pair][0]) for pair in timed]
-        stretch = odd_stretch(np.array(logs))
-        if stretch is not None:
-            out |= {(rows[0]["round"], pair) for pair in timed[stretch]}
+        for sent in (theirs, rows):
+            order = dict.fromkeys(r["pair"] for r in sorted(sent, key=lambda row: row["sent_s"]))
+            timed = [pair for pair in order if a.get(pair, (0.0,))[0] > 0 < b.get(pair, (0.0,))[0]]
+            logs = [math.log(a[pair][0] / a[pair][1] * b[pair][1] / b[pair][0]) for pair in timed]
+            stretch = odd_stretch(np.array(logs))
+            if stretch is not None:
+                out |= {(rows[0]["round"], pair) for pair in timed[stretch]}
+    rest, others = (
+        [[row for row in rows if ((row["round"], row["pair"]) in out) is odd] for rows in both]
+        for odd in (False, True)
+    )
     if not out:
-        return None
-    kept = [
-        [row for row in rows if (row["round"], row["pair"]) not in out] for rows in (other, own)
-    ]
-    return kept[0], kept[1]
+        return []
+    return [rest, others] if len(others[1]) > MOST_ODD * len(both[1]) else [rest]
 
 
 def _in_rounds(

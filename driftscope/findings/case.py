@@ -133,6 +133,7 @@ def replay_cases_of(
     of a server that does not speculate; if there is none, with the first replay."""
     plain = next((run for run in runs if not run.speculates), None)
     reference = baseline or plain or next(iter(runs), None)
+    servers = sum(run is not reference for run in runs)
     return tuple(
         ReplayCase(run=run)
         if reference is None or run is reference
@@ -140,7 +141,7 @@ def replay_cases_of(
             run=run,
             reference=reference,
             pairs=versus(reference, run),
-            speeds=speeds_of(reference, run),
+            speeds=speeds_of(reference, run, servers),
             comparability=comparability_of_replays(reference.manifest, run.manifest),
         )
         for run in runs

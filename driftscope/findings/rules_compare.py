@@ -46,7 +46,7 @@ from driftscope.analysis.replays import (
     ReplayComparison,
     ReplaySummary,
 )
-from driftscope.analysis.statistics.intervals import FOR_POWER, Interval
+from driftscope.analysis.statistics.intervals import FOR_POWER, Interval, wider
 from driftscope.analysis.statistics.permutation import ALPHA, LEAST
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS, PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -429,13 +429,10 @@ def replays_differ(case: ReplayCase) -> Finding | None:
 def _surely_differs(ratio: PairedRatio, conditions: int) -> bool:
     """Whether the interval of a ratio excludes 1 at a level for all conditions (Bonferroni), by a
     difference that matters. Intervals are symmetric for the logarithm."""
-    from scipy.special import ndtri
-
     ends = ratio.interval
     if ends is None or ends.low <= 0.0 or abs(ratio.value - 1.0) < MATTERS:
         return False
-    wider = float(ndtri(1.0 - 0.025 / conditions) / ndtri(0.975))
-    return abs(math.log(ratio.value)) > wider * math.log(ends.high / ends.low) / 2.0
+    return abs(math.log(ratio.value)) > wider(conditions) * math.log(ends.high / ends.low) / 2.0
 
 
 @entry(

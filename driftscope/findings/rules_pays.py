@@ -20,6 +20,7 @@ from driftscope.analysis.replays import AGAIN, SPECULATION, ReplaySummary
 from driftscope.analysis.speed import (
     AT_ONCE,
     CLOCKS_APART,
+    LEFT_OF_GAIN,
     MARGIN,
     TPOT,
     SpeedAtLoad,
@@ -76,6 +77,13 @@ _CLOCKS = Threshold(
     means="relative difference of the speedup by the server's clock from that by its clients'",
     source="driftscope: twice RUN_EFFECT, which both clocks share",
 )
+_WAITS = Threshold(
+    name="LEFT_OF_GAIN",
+    value=LEFT_OF_GAIN,
+    means="share of what faster or slower tokens change that must be left when an answer is whole, "
+    "after the wait for its first token",
+    source="driftscope: with less, the wait decides as much",
+)
 _WORDS = {
     Answer.YES: "speculation pays",
     Answer.NO: "speculation costs time",
@@ -87,7 +95,7 @@ _PLACES_COMPARED = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.FASTER}
 @entry(
     title="Serving is slower with speculation than without",
     topic=Topic.PAYS,
-    thresholds=(_RUN_EFFECT, _MARGIN, _CLOCKS, WORTH),
+    thresholds=(_RUN_EFFECT, _MARGIN, _CLOCKS, _WAITS, WORTH),
     need=Need[Case](
         words="a run without speculation, or step times of 20 comparable steps with a draft",
         met=lambda case: bool(case.advice or case.plain or case.replayed),
@@ -159,14 +167,16 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
             replace(one, decisive=replace(one.decisive, value=value, interval=interval))
             for one, (value, interval, _) in zip(speeds, eased, strict=True)
         )
-    decides, doubt = (
-        replay.comparability.decides(Claim.SPEED),
-        replay.comparability.doubt(Claim.SPEED),
+    comparable = replay.comparability.and_also(
+        found for one in speeds for found in one.answers.differences
     )
+    doubt, settle = comparable.doubt(Claim.SPEED), comparable.settle(Claim.SPEED)
     wrong = replay.run.validity.reasons if replay.run.validity.content_valid is False else ()
     if wrong:
-        decides, doubt = False, f"{doubt}; not content-valid: {listed(wrong)}"
+        doubt, settle = f"{doubt}; not content-valid: {listed(wrong)}", f"{settle} {_VALID}".strip()
     for at_load in speeds:
+        same = not wrong and replay.comparability.decides(Claim.SPEED)
+        decides = same and at_load.answers.decides(Claim.SPEED)
         answer = _answer(at_load.decisive.value, at_load.decisive.interval)
         by_answer[answer if decides else Answer.CANNOT_TELL].append(at_load)
     slower, unknown, faster = (by_answer[answer] for answer in Answer)
@@ -196,7 +206,11 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
         evidence=_evidence_at_loads(speeds),
         confidence=trust,
         because=f"by replays of the same {count(pairs, 'prompt')}; {because}",
-        advice=_VALID if wrong else _PARTLY if partly else _to_do(answer, case or replay),
+        advice=_PARTLY
+        if partly
+        else _to_do(answer, case or replay)
+        if answer is not Answer.CANNOT_TELL
+        else settle or _to_do(answer, case or replay),
         option=NO_SPECULATION if answer is Answer.NO and not partly else None,
         cost_tps=case.cost_of_gain(1.0 / speed.value - 1.0)
         if case is not None and answer is Answer.NO
@@ -292,9 +306,7 @@ def _ask_both(case: Case) -> str:
 
 
 def _url(replay: ReplaySummary) -> str:
-    server = replay.manifest.workload.get("server")
-    url = server.get("url") if isinstance(server, Mapping) else None
-    return str(url or _SERVED_AT[_VLLM]).removesuffix("/v1")
+    return replay.url or _SERVED_AT[_VLLM]
 
 
 def _loads(speeds: Sequence[SpeedAtLoad]) -> str:
@@ -461,7 +473,7 @@ def pays(case: Case) -> Finding | None:
     about=ReplayCase,
     title="Clients are served slower with speculation than without",
     topic=Topic.PAYS,
-    thresholds=(_RUN_EFFECT, _MARGIN, _CLOCKS),
+    thresholds=(_RUN_EFFECT, _MARGIN, _CLOCKS, _WAITS),
     need=Need(
         words="a second replay of the same prompts, of a server without speculation",
         met=lambda case: case.with_and_without,
@@ -469,7 +481,8 @@ def pays(case: Case) -> Finding | None:
 )
 def slower_for_clients(case: ReplayCase) -> Finding | None:
     """The time per output token as clients see it is longer with speculation than without, on the
-    same prompts at the same load."""
+    same prompts at the same load, and nothing else explains it: no machine, cache, other answers,
+    failed requests or wait for the first token."""
     found = _measured_at_loads(case) if case.with_and_without else None
     return found if found is not None and found.answer is Answer.NO else None
 

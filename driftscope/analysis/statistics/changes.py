@@ -244,7 +244,7 @@ LEAST_STRETCH = 3
 """Fewest values of a stretch, and fewest outside of it."""
 MOST_PLACES = 128
 """Number of places at which a stretch may begin or end; of more values, neighbours count as one."""
-STRETCH_BY_CHANCE = 0.2
+STRETCH_BY_CHANCE = 0.05
 """Share of random orders with a stretch as odd. To look at one in vain costs little; to miss one
 makes a wrong answer (`make calibration`, table speed)."""
 STRETCH_ORDERS = 199
@@ -278,7 +278,8 @@ def odd_stretch(values: Matrix) -> slice | None:
     as_odd = sum(sizes(random.permutation(z)).max() >= found.max() for _ in range(STRETCH_ORDERS))
     if found.max() <= 0 or (1 + as_odd) / (1 + STRETCH_ORDERS) > STRETCH_BY_CHANCE:
         return None
-    at = int(found.argmax())
+    # A stretch at one end, and all that is not in it, differ equally: the shorter one is odd.
+    at = int(np.where(found > found.max() * (1.0 - _ROUNDING), inside, n).argmin())
     return slice(int(begin[at]) * step, int(end[at]) * step)
 
 

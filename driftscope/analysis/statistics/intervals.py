@@ -140,6 +140,12 @@ def satterthwaite(variances: Matrix, df: Matrix) -> Array:
     return np.asarray(np.square(variances.sum(axis=0)) / np.where(squares > 0, squares, np.nan))
 
 
+def wider(among: int) -> float:
+    """Return the factor by which 95% intervals of normal estimates grow so that `among` of them
+    hold together (Bonferroni)."""
+    return NormalDist().inv_cdf(1.0 - (1.0 - CONFIDENCE) / 2 / among) / Z95
+
+
 def student(df: Array | float) -> Array:
     """Return the quantile of Student's t for a 95% interval."""
     from scipy.special import stdtrit

@@ -45,10 +45,11 @@ from driftscope.findings.rules_pays import slower_for_clients
 from driftscope.metrics.confidence import placements
 from driftscope.pipeline import Inputs, analyze, summarise
 from driftscope.trace.reader import read_trace
+from driftscope.vocabulary import Ended
 from driftscope_reports.html import to_html
 
 
-def _replay(run: Path, tpot_s: float, *, drafts: bool, **values: Any) -> Path:
+def _replay(run: Path, tpot_s: float, *, drafts: bool, answered: int = 32, **values: Any) -> Path:
     """A replay of one server at two loads, whose prompts differ by a few percent."""
     rows = [
         client_row(
@@ -58,6 +59,7 @@ def _replay(run: Path, tpot_s: float, *, drafts: bool, **values: Any) -> Path:
             tpot_s=tpot_s * (1 + 0.02 * (at % 3)) * (1.5 if load and drafts else 1.0),
             accepted=[1, 3] if drafts else None,
             verified=[4, 4] if drafts else None,
+            ended=Ended.ANSWERED if at < answered else Ended.TIMEOUT,
             **values,
         )
         for load in (0, 1)
@@ -114,6 +116,61 @@ def test_the_answer_names_each_load(tmp_path: Path) -> None:
     together = analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"]))
     assert _pays(together).statement == found.statement
     assert together.screen.lead == _pays(together), "a report that holds such a pair says so first"
+
+
+@pytest.mark.parametrize(
+    ("own", "loads", "words"),
+    [
+        ({}, " at 1 and 4 at once", ""),
+        ({"answered": 30}, " at 1 and 4 at once", ""),
+        (
+            {"answered": 24},
+            "",
+            "but the replays also differ in requests answered (32 of 32 against 24 of 32)",
+        ),
+        ({"ttft_s": 0.4}, "", "the wait for the first token, which takes back most of the"),
+        ({"ttft_s": 0.05}, "", "first token at 1 at once, which speculation does not shorten"),
+        ({"output_tokens": 5}, "", "also differ in answer length (10 against 5 tokens)"),
+        ({"prompt_tokens": 30}, "", "also differ in the lengths of their prompts"),
+        (
+            {"ttft_s": 0.05, "cached_tokens": 18},
+            " at 1 at once",
+            "but the replays also differ in what of the prompts was in the cache (0% against 90%)",
+        ),
+    ],
+)
+def test_what_else_explains_a_speedup_is_no_yes(
+    tmp_path: Path, own: dict[str, Any], loads: str, words: str
+) -> None:
+    """A token takes half the time, and something else differs; or little does, which is a yes."""
+    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
+    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True, **own)
+    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    assert found.answer is (Answer.YES if loads else Answer.CANNOT_TELL)
+    assert found.statement.startswith(f"speculation pays{loads}" if loads else "whether")
+    assert words in found.statement and (not words) == ("but the" not in found.statement)
+    assert loads or "--rounds" not in found.advice, "more of the same does not settle it"
+
+
+def test_servers_on_two_machines_are_compared_if_those_are_alike(tmp_path: Path) -> None:
+    """Speculation that costs time is told from a slower machine by the time to the first token."""
+    plain = _replay(tmp_path / "plain" / "client", 0.01, drafts=False)
+    for ttft_s, url, answer in (
+        (0.1, "http://y/v1", Answer.NO),
+        (0.2, "http://x/v1", Answer.NO),
+        (0.2, "http://y/v1", Answer.CANNOT_TELL),
+    ):
+        run = _replay(tmp_path / f"{ttft_s} {url[7]}" / "client", 0.02, drafts=True, ttft_s=ttft_s)
+        text = (run / "manifest.json").read_text()
+        (run / "manifest.json").write_text(text.replace("http://x/v1", url))
+        found = _pays(analyze(Inputs(sources=[run], labels=["spec"], baseline=plain)))
+        assert found.answer is answer, found.statement
+
+
+def test_one_of_several_loads_and_servers_is_no_yes_by_chance() -> None:
+    sure = Interval(low=1.15, high=1.25)
+    widths = [with_run_effect(1.2, sure, **many).low for many in ({}, {"loads": 3}, {"servers": 4})]
+    assert widths == sorted(widths, reverse=True) and widths[0] > 1.03 > 1.0 > widths[2]
 
 
 def test_a_load_that_loses_is_a_no_with_the_schedule_as_advice(tmp_path: Path) -> None:
