@@ -323,19 +323,33 @@ COSTS = replace(RUN, cost=Cost(draft_s=0.012, depth_s=0.004), batches=QUIET, req
 SAVES = replace(COSTS, cost=Cost(draft_s=0.0004, depth_s=0.0004))
 
 
-def _other_load(trial: int) -> Figures:
-    """Return what is said of speculation that costs time, against a baseline of another load; and
-    of speculation that pays, at the same load."""
-    (answer, acts), (twin, _) = (_pays(*run, trial) for run in ((COSTS, CROWDED), (SAVES, QUIET)))
-    untold = answer is Answer.CANNOT_TELL
-    found = twin is Answer.YES
-    return {"wrong": not untold, "acts": acts, "cannot_tell": untold, "found": found, "agree": None}
+LATER = replace(SAVES, rounds=8, along=-0.45, prompts=(Prompts(tokens=(40, 60)),))
+"""A drafter that saves time at the begin of answers only, which are cut there."""
 
 
-def _pays(run: Truth, batches: tuple[int, ...], trial: int) -> tuple[Answer, bool]:
-    """Return whether speculation pays beside a server without it that has such batches, and whether
+def _beside(first: Truth, baseline: Truth) -> Callable[[int], Figures]:
+    """Return a trial of what is said of speculation beside a baseline that tells nothing, and of
+    speculation that pays, beside a server without it that did the same."""
+
+    def trial_of(trial: int) -> Figures:
+        pairs = ((first, baseline), (SAVES, SAVES))
+        (answer, acts), (twin, _) = (_pays(*runs, trial) for runs in pairs)
+        untold = answer is Answer.CANNOT_TELL
+        return {
+            "wrong": not untold,
+            "acts": acts,
+            "cannot_tell": untold,
+            "found": twin is Answer.YES,
+            "agree": None,
+        }
+
+    return trial_of
+
+
+def _pays(run: Truth, baseline: Truth, trial: int) -> tuple[Answer, bool]:
+    """Return whether speculation pays beside a baseline, which is served without it, and whether
     the first screen asks for something for it."""
-    plain, mine = _anew(replace(run, batches=batches, k_zero_above=0), run, trial)
+    plain, mine = _anew(replace(baseline, k_zero_above=0), run, trial)
     analysis = analyze(Inputs(sources=[trace_of(mine)], labels=["run"], baseline=trace_of(plain)))
     about = (*analysis.findings, *analysis.answers)
     (answer,) = [found.answer for found in about if found.topic is Topic.PAYS and found.answer]
@@ -346,7 +360,11 @@ def _pays(run: Truth, batches: tuple[int, ...], trial: int) -> tuple[Answer, boo
 @table(
     "comparisons",
     "Two runs that differ in more than their drafter, and their twins, {trials} pairs each",
-    worlds={**WORLDS, "A3 baseline of another load": _other_load},
+    worlds={
+        **WORLDS,
+        "A3 baseline of another load": _beside(COSTS, replace(COSTS, batches=CROWDED)),
+        "answers end earlier than the baseline's": _beside(LATER, replace(LATER, rounds=60)),
+    },
     wanted=lambda _: {"wrong": NEVER, "found": MOSTLY, "agree": Bound(least=1.0)},
     most_trials=200,
 )

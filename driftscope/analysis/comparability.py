@@ -378,17 +378,7 @@ def comparability_of_answers(
                 settle="Send both the same prompts, also in the same template.",
             )
         )
-    tokens = both("output_tokens")
-    if _lengths_differ(*tokens, paired=True):
-        found.append(
-            RunDifference(
-                name="answer length",
-                first=f"{tokens[0].mean():.0f}",
-                second=f"{tokens[1].mean():.0f} tokens",
-                explains=BOTH,
-                settle="Let both answer to the same length: see what ends the answers of one.",
-            )
-        )
+    found += _answers_cut(*both("output_tokens"))
     cached = [
         sum(row["cached_tokens"] or 0 for row in rows)
         / max(sum(row["prompt_tokens"] or 0 for row in rows), 1)
@@ -479,6 +469,10 @@ class _Asked:
         out[self.side.rounds.request] = values
         return out[self.rows]
 
+    def speculates(self) -> bool:
+        """Whether the run has rounds."""
+        return len(self.side.rounds) > 0
+
     def temperatures(self) -> dict[float, float]:
         """Return the share of the requests of each known temperature, ascending; {} if none is
         known."""
@@ -489,11 +483,15 @@ class _Asked:
 
 def _of_requests(a: _Asked, b: _Asked, *, paired: bool, speculate: bool) -> Iterator[RunDifference]:
     """Yield the differences of what was asked, and of the load. What a server without speculation
-    is asked hardly changes its time per token. Load changes acceptance by what is verified alone,
+    is asked hardly changes its time per token, but a drafter must have drafted the same answers as
+    far as that server gave them. Load changes acceptance by what is verified alone,
     and acceptance is compared at the depths that both runs verified of every draft."""
     if speculate:
         yield from _of_temperatures(a, b, paired=paired)
         yield from _of_lengths(a, b, paired=paired)
+    elif paired:
+        plain, drafted = (one.answer_tokens() for one in sorted((a, b), key=_Asked.speculates))
+        yield from _answers_cut(plain, drafted)
     loads = a.requests.load, b.requests.load
     if loads[0] is not None and loads[1] is not None and not loads[0].is_like(loads[1]):
         yield RunDifference(
@@ -565,6 +563,21 @@ def _of_lengths(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference
         f"`--where 'position < prompt_tokens + {short}'`; for speed, send both with the same "
         "max_tokens.",
     )
+
+
+def _answers_cut(plain: Matrix, drafted: Matrix) -> Iterator[RunDifference]:
+    """Yield that answers with speculation end before those without it, to the same prompts: what
+    comes later may be accepted less often."""
+    known = np.isfinite(plain) & np.isfinite(drafted)
+    first, second = plain[known], drafted[known]
+    if _lengths_differ(first, second, paired=True) and second.mean() < first.mean():
+        yield RunDifference(
+            name="answer length",
+            first=f"{first.mean():.0f}",
+            second=f"{second.mean():.0f} tokens",
+            explains=BOTH,
+            settle="Let both answer to the same length: see what ends the answers of one.",
+        )
 
 
 def _lengths_differ(first: Matrix, second: Matrix, *, paired: bool) -> bool:

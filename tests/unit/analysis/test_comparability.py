@@ -200,6 +200,24 @@ def test_what_explains_a_difference_is_told_by_every_command(tmp_path: Path, nam
     assert f"the runs also differ in {name}" in judged.line()
 
 
+@pytest.mark.parametrize(
+    ("rounds", "answer"), [(8, Answer.CANNOT_TELL), (60, Answer.YES), (90, Answer.YES)]
+)
+def test_a_drafter_is_not_judged_by_answers_that_are_cut(
+    tmp_path: Path, rounds: int, answer: Answer
+) -> None:
+    """Prompts that get longer answers without speculation: what it accepts there is not known."""
+    old = simulate(tmp_path / "old", replace(TRUTH, rounds=60, k_zero_above=0))
+    new = simulate(tmp_path / "new", replace(TRUTH, rounds=rounds, seed=9))
+    (found,) = [
+        one
+        for one in analyze(Inputs(sources=[new], labels=["new"], baseline=old)).answers
+        if one.topic is Topic.PAYS
+    ]
+    assert found.answer is answer, found.statement
+    assert ("also differ in answer length" in found.statement) == (rounds == 8)
+
+
 def test_another_load_explains_speed_and_not_acceptance(tmp_path: Path) -> None:
     """Of the same prompts, at depths that both runs verified."""
     old = simulate(tmp_path / "old", replace(TRUTH, batches=(1,)))
