@@ -188,15 +188,15 @@ def wanted_words(drift: AttentionDrift, noun: str) -> str:
             f"record at least {FEWEST_CLUSTERS} {noun}s (this run has chains of {drift.clusters:,})"
         )
     if drift.shift is None:
-        enough = f"at least {FEWEST_CHAINS} of {FEWEST_CLUSTERS} {noun}s"
+        enough = f"at least {FEWEST_CHAINS} chains of {FEWEST_CLUSTERS} {noun}s"
         if not drift.chains:
             return (
-                f"record chains with attention mass by distance, {enough} (start the server with "
-                "DRIFTSCOPE_DISTANCE_EVERY=1)"
+                f"record {enough} with attention mass by distance: start the server with "
+                "DRIFTSCOPE_DISTANCE_EVERY=1"
             )
         return (
-            f"record more chains, {enough} (`driftscope probe set latest --every 1` while the "
-            f"server runs): this run has {drift.chains:,} of {count(drift.clusters, noun)}"
+            f"record {enough}, this run has {drift.chains:,} of {count(drift.clusters, noun)}; "
+            "while the server runs, type `driftscope probe set latest --every 1`"
         )
     if drift.wanted_clusters is None:
         return f"record more {noun}s of similar length: one has most of the chains"

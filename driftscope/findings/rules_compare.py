@@ -673,9 +673,9 @@ def falls_in_log(case: ReplayCase) -> Finding | None:
         else "requests differ in their text, which changes acceptance, too"
         if few
         else f"{count(worst.of, worst.unit)}, each one observation",
-        advice="Record the server with the probe (`driftscope serve`) through such an episode: "
-        "`driftscope analyze` then tells context, load and kinds of text apart. Until then, look "
-        "at what changed at that time: a restart, a longest context, a queue, an update.",
+        advice="Look at what changed at that time: a restart, a longest context, a queue, an "
+        "update. A server that is recorded with `driftscope serve` through such an episode tells "
+        "context, load and kinds of text apart.",
     )
 
 

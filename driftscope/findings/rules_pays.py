@@ -302,7 +302,7 @@ def _is_one_server(case: ReplayCase) -> bool:
 
 def _ask_both(case: Case) -> str:
     """Return what to run where nothing was measured."""
-    return f"To know, run `{to_tell(case)}`: the same prompts with and without it."
+    return f"To know, serve the same prompts with and without it: `{to_tell(case)}`."
 
 
 def _url(replay: ReplaySummary) -> str:

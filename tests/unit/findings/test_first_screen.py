@@ -130,7 +130,9 @@ def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: R
     against = [answer for answer in screen.answers if answer.reference]
     assert [answer.answer for answer in against] == [Answer.CANNOT_TELL] * 2
     assert all("but the runs also differ in prompts" in answer.statement for answer in against)
-    assert against[0].advice.startswith("To know, run `driftscope pays tiny-target ")
+    assert against[0].advice.startswith(
+        "To know, serve the same prompts with and without it: `driftscope pays tiny-target "
+    )
     assert screen.headline.endswith("but the runs also differ in prompts.")
     assert not screen.actions[0].short_advice.startswith("Serve with")
 
