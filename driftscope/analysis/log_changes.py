@@ -75,6 +75,11 @@ class LineAcceptance:
     quantities: Mapping[str, float] = field(default_factory=dict)
     """Load and context at the time, by name."""
 
+    @classmethod
+    def of_request(cls, rounds: int, accepted: int, verified: int | None) -> LineAcceptance:
+        """Return a request with `rounds` as an observation; a round verifies a token at least."""
+        return cls(length=1.0 + accepted / rounds, verified=verified or rounds)
+
     @property
     def tells(self) -> bool:
         """Whether the line is of enough draft tokens, if it counts them."""

@@ -270,7 +270,12 @@ class ReplaySummary(ReplayFigures):
         if cell.totals is not None:
             return cell.totals.changes
         rows = grouped(self.rows).get((cell.condition, cell.concurrency, cell.rate), [])
-        return tuple(changes_of([_as_line(row) for row in rows if row["accepted"]], REQUEST))
+        lines = [
+            LineAcceptance.of_request(len(accepted), sum(accepted), sum(row["verified"] or ()))
+            for row in rows
+            if (accepted := row["accepted"])
+        ]
+        return tuple(changes_of(lines, REQUEST))
 
     @property
     def speculates(self) -> bool:
@@ -300,14 +305,6 @@ class ReplaySummary(ReplayFigures):
     def has_rows(self) -> bool:
         """Whether single requests are known, which an interval or a comparison needs."""
         return self.planned is not None
-
-
-def _as_line(row: Row) -> LineAcceptance:
-    accepted = row["accepted"]
-    return LineAcceptance(
-        length=mean_length(sum(accepted), len(accepted)),
-        verified=sum(row["verified"]) if row.get("verified") else len(accepted),
-    )
 
 
 def is_replay(manifest: Manifest) -> bool:

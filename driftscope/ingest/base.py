@@ -27,6 +27,7 @@ import numpy as np
 
 from driftscope.analysis.log_changes import (
     DEAD,
+    LINE,
     REQUEST,
     LineAcceptance,
     LogChange,
@@ -380,7 +381,9 @@ def _nothing_accepted(figures: Figures, rates: tuple[float | None, ...]) -> Iter
     rounds that verified each depth."""
     accepted, verified = figures.accepted, figures.verified
     first, deeper = next(iter(rates), None) or 0.0, [rate for rate in rates[1:] if rate is not None]
-    if verified == 0 and accepted == 0 and figures.mean_length is None:
+    if accepted is None and figures.mean_length is figures.mean_length_by_request is None:
+        yield "times alone: the server did not speculate, or the tool did not ask it for acceptance"
+    elif verified == 0 and accepted == 0 and figures.mean_length is None:
         yield (
             "no draft token was counted: the server did not speculate, or did not fill these counts"
         )
@@ -469,6 +472,12 @@ def _definition(given: float, counted: float) -> str:
     return "these figures use another definition"
 
 
+def changes_told(lines: Sequence[LineAcceptance], unit: str = LINE) -> dict[str, Any]:
+    """Return what Figures say of a series: its changes, and how many lines tell acceptance."""
+    known = sum(line.length is not None and line.tells for line in lines)
+    return {"log_lines": known or None, "changes": tuple(changes_of(lines, unit))}
+
+
 def over_requests(
     requests: Sequence[RequestCounts],
     *,
@@ -488,6 +497,11 @@ def over_requests(
     whole = together(histograms) if len(histograms) == len(requests) else None
     verified = [request.verified for request in requests]
     requests, taken = _of_one_length(requests, k)
+    lines = [
+        LineAcceptance.of_request(one.rounds, one.accepted, one.verified)
+        for one in requests
+        if one.rounds
+    ]
     split = [request.by_verified for request in requests if request.by_verified is not None]
     odd = [request for request in requests if not _fits_together(request)]
     return Figures(
@@ -505,7 +519,7 @@ def over_requests(
         ttft_s=mean(ttft_s or [request.ttft_s for request in requests]),
         tpot_s=mean(tpot_s or [request.tpot_s for request in requests]),
         single=tuple(requests),
-        changes=tuple(changes_of([_as_line(one) for one in requests if one.rounds], REQUEST)),
+        changes=tuple(changes_of(lines, REQUEST)),
         by_verified=_summed(split) if len(split) == len(requests) and not odd else None,
         ignores_stop=ignores_stop,
         assumptions=(*assumptions, *taken),
@@ -513,12 +527,6 @@ def over_requests(
         if odd
         else (),
     )
-
-
-def _as_line(request: RequestCounts) -> LineAcceptance:
-    """Return a request as an observation; a round verifies a token at least."""
-    verified = request.rounds if request.verified is None else request.verified
-    return LineAcceptance(length=1.0 + request.accepted / request.rounds, verified=verified)
 
 
 def _of_one_length(

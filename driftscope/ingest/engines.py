@@ -11,13 +11,13 @@ from driftscope.analysis.log_changes import (
     INTERVAL,
     MOST_INTERVALS,
     LineAcceptance,
-    changes_of,
 )
 from driftscope.ingest.base import (
     Figures,
     RequestCounts,
     ResultFile,
     accepted_in,
+    changes_told,
     count,
     counts_of,
     histogram_of,
@@ -160,9 +160,8 @@ def trtllm_iterations(file: ResultFile) -> Iterator[Figures]:
             rounds=total(stats, "numRequestsWithDraftTokens"),
             verified=verified,
             accepted=total(stats, "numAcceptedTokens"),
-            log_lines=sum(line.tells for line in lines) or None,
-            changes=tuple(changes_of(lines, INTERVAL)),
             assumptions=("a round is a request with draft tokens in one iteration",),
+            **changes_told(lines, INTERVAL),
         )
 
 

@@ -16,7 +16,6 @@ from driftscope.analysis.log_changes import (
     MOST_INTERVALS,
     RUNNING,
     LineAcceptance,
-    changes_of,
 )
 from driftscope.boundary.bounds import MAX_COUNT, MAX_LIST, MAX_METRIC_SAMPLES, MAX_UNIX_S
 from driftscope.errors import UsageError
@@ -28,6 +27,7 @@ from driftscope.ingest.base import (
     Figures,
     Reader,
     ResultFile,
+    changes_told,
     completed,
     inner,
     objects,
@@ -168,12 +168,7 @@ def _with_changes(page: EnginePage, figures: Figures, steps: Steps) -> Figures:
                     quantities={} if seen.running is None else {RUNNING: seen.running},
                 )
             )
-    counted = sum(line.length is not None and line.tells for line in lines)
-    return replace(
-        figures,
-        log_lines=counted or None,
-        changes=tuple(changes_of(lines, INTERVAL)),
-    )
+    return replace(figures, **changes_told(lines, INTERVAL))
 
 
 def _is_prometheus_text(file: ResultFile) -> bool:

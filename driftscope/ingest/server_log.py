@@ -22,7 +22,6 @@ from driftscope.analysis.log_changes import (
     RUNNING,
     TOKENS,
     LineAcceptance,
-    changes_of,
 )
 from driftscope.analysis.number_words import count as number_of
 from driftscope.boundary.bounds import MAX_K
@@ -36,6 +35,7 @@ from driftscope.ingest.base import (
     RequestCounts,
     ResultFile,
     accepted_in,
+    changes_told,
     over_requests,
     reader,
 )
@@ -66,7 +66,7 @@ _REFUSALS_LEFT_OUT = (
 )
 LEAST_RATE = 0.05
 """Printed share of accepted draft tokens from which two digits tell K."""
-FEWEST_OF_A_NAME = 3
+FEWEST_OF_A_NAME = 2
 """Lines after the same words from which these name what wrote them."""
 MOST_PIECES = 8
 """Rows into which a terminal or an editor has broken one line."""
@@ -74,12 +74,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 _SOURCE = re.compile(
     r"(?P<compose>[\w.-]{1,100}) {1,40}\| "  # docker compose logs
     r"|(?P<task>[0-9]{1,4}): "  # srun --label
-    r"|(?P<file>[\w./-]{1,200}\.(?:log|txt|out|err)):"  # grep in several files
     r"|\[pod/(?P<pod>[^\]\s]{1,200})\]"  # kubectl logs --prefix
     r"|\[(?P<port>[0-9]{4,5})\] "  # llama-server with several models
-    r"|\[?(?P<stern>[a-z][a-z0-9.-]{0,80}-[a-z0-9]{1,10})\]?"  # stern, kubetail
-    r"(?: [a-z0-9-]{1,60})? (?:›|\||(?=\(|\[|INFO|[0-9]{4}-))"
-    r"|\w{3} [0-9 ][0-9] [0-9:]{8} (?P<host>[\w.-]{1,100}) [\w.-]{1,60}\[[0-9]{1,9}\]: "  # syslog
 )
 _ACTOR = re.compile(r"\(([\w:.-]{1,200} pid=[0-9]{1,9}[^()]{0,60})\)")
 """Prefix of a Ray actor, and of vLLM's own processes."""
@@ -466,6 +462,8 @@ def _lines(rows: Iterable[str]) -> Iterator[tuple[_Kind, LogLine]]:
 
 _PROGRAM = re.compile(r"\[?[a-z_]{1,40}\.py:[0-9]|Engine [0-9]{3}|slot |srv ")
 """Beginning of what a server itself writes into a line."""
+_BREAK = re.compile(r"\s+|:(?=[(\[A-Z])")
+"""Space, or the colon that grep puts after the name of a file."""
 _NO_NAME = re.compile(r"[\d:.,+TZ/-]*|(?:TP|PP|EP|DP)[0-9]+|[A-Z][a-z]{2}")
 """Time, rank, or name of a day or month."""
 
@@ -474,7 +472,9 @@ def _words_before(head: str, kind: _Kind | None) -> tuple[str, ...]:
     """Return the words before what a server itself writes, without times."""
     found = _PROGRAM.search(head)
     end = found.start() if found else head.find(kind.marker) if kind else 0
-    words = (re.sub(r"\[[0-9]+\]", "", word).strip("[]()<>|›:,") for word in head[:end].split())
+    words = (
+        re.sub(r"\[[0-9]+\]", "", word).strip("[]()<>|›:,") for word in _BREAK.split(head[:end])
+    )
     return tuple(word for word in words if not _NO_NAME.fullmatch(word))
 
 
@@ -591,8 +591,7 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
     series = [line for line in _increases(every) if line.request is None]
     kinds = dict.fromkeys(kind.said for kind, line in every)
     lines = series or requests
-    counted = sum(line.length is not None and line.tells for line in lines)
-    told: dict[str, Any] = {"log_lines": counted, "changes": tuple(changes_of(lines))}
+    told = changes_told(lines)
     if requests:
         figures = over_requests([line.request for line in requests if line.request], part=part)
         said = next(kind.said for kind, _ in every if kind.marker == _FINISH)

@@ -92,8 +92,23 @@ def _runs(file: ResultFile) -> Sequence[Mapping[str, Any]]:
     return runs
 
 
+_AVERAGE = "avg_spec_accept_length"
+
+
+def _sglang_ranks(file: ResultFile) -> list[Mapping[str, Any]]:
+    """Return each rank of a server's answer to GET /server_info as a run without times."""
+    states = file.fields.get("internal_states")
+    return [
+        {"accept_length": state[_AVERAGE], "server_info": file.fields}
+        for state in (states if isinstance(states, list) else ())
+        if isinstance(state, dict) and state.get(_AVERAGE) is not None
+    ]
+
+
 def _is_sglang_bench(file: ResultFile) -> bool:
     runs = _runs(file)
+    if _sglang_ranks(file):
+        return True
     return bool(runs) and "accept_length" in runs[0] and _TIMES & runs[0].keys() != set()
 
 
@@ -162,25 +177,28 @@ _SINCE = (
     marks=(
         ("accept_length", "median_itl_ms", "completed"),
         ("Serving Benchmark Result", "Accept length:"),
+        ("internal_states", "avg_spec_accept_length"),
     ),
-    title="SGLang bench_serving (0.5.23)",
+    title="SGLang bench_serving, or its GET /server_info (0.5.23)",
     gives="acceptance length since the server's start, times of the run",
     lacks="rates by position, counts, the run's own acceptance",
     recognises=_is_sglang_bench,
 )
 def sglang_bench(file: ResultFile) -> Iterator[Figures]:
-    """Read SGLang's bench_serving (0.5.23): one JSON line per run, or its text.
+    """Read SGLang's bench_serving (0.5.23): one JSON line per run, or its text; or what its server
+    answers to GET /server_info.
 
     Source: sglang/benchmark/serving.py. Its accept_length is the server's mean since its start.
     """
-    runs = _runs(file)
+    ranks = _sglang_ranks(file)
+    runs, what = (ranks, "rank") if ranks else (_runs(file), "run")
     for at, fields in enumerate(runs):
         accepted = length(fields, "accept_length")
         server = inner(fields, "server_info")
         rule = rule_of_sglang(server)
         relaxed = f"drafts were verified by another rule than the exact one: {rule}"
         yield Figures(
-            part=f"run {at + 1}" if len(runs) > 1 else "",
+            part=f"{what} {at + (not ranks)}" if len(runs) > 1 else "",
             period=THIS_RUN if accepted is None else SINCE_START,
             k=None
             if accepted is None or server.get("speculative_adaptive")

@@ -494,6 +494,27 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         json.dumps({"data": {"model": "m", "metrics": {"speculative_decoding": SPEC}}}),
         (" 3 +20 +1.80 ",),
     ),
+    "sglang, server info": (
+        json.dumps(
+            {
+                "speculative_num_steps": 3,
+                "internal_states": [
+                    {"avg_spec_accept_length": 2.27},
+                    {"avg_spec_accept_length": 1.0},
+                    {"last_gen_throughput": 4.0},
+                ],
+            }
+        ),
+        (" rank 0 +3 +– +2.27 .*rank 1 +3 +– +1.00 ", "since the server's start"),
+    ),
+    "times alone": (
+        json.dumps({"completed": 8, "mean_ttft_ms": 31.4, "mean_tpot_ms": 2.0}),
+        ("times alone: the server did not speculate", "31.4"),
+    ),
+    "one record of aiperf": (
+        json.dumps({"metadata": {"n": 1}, "metrics": {}, "spec_decode_acceptance": SPEC}),
+        (" 3 +20 +1.80 ",),
+    ),
     "sglang, older names": (
         json.dumps(
             {
