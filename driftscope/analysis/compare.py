@@ -380,6 +380,8 @@ def differences_of(
     own = [own_intervals(ratio) for ratio in ratios]
     for at, (metric, depth) in enumerate(names):
         known = bool(np.isfinite(p[at]))
+        # A length that is equal in both requests of each pair differs by nothing.
+        same = paired and metric == LENGTH and gap[at] == 0 == error[at]
         wide = supported and not all(bool(ratio.supported[at]) for ratio in ratios)
         clusters = float(min(ratio.df[at] for ratio in ratios)) + 1.0 if supported else None
         yield Difference(
@@ -393,7 +395,7 @@ def differences_of(
             first_interval=own[0][at],
             second_interval=own[1][at],
             interval=Interval.of(gap[at] - half[at], gap[at] + half[at], clusters)
-            if known and not wide
+            if (known or same) and not wide
             else None,
             p=float(p[at]) if known else None,
             p_adjusted=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.changes import OTHER
 from driftscope.analysis.statistics.permutation import holm
 from driftscope.cli.app import app
+from driftscope.cli.gate_run import run_gate
 from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 from driftscope.pipeline import compare as compare_runs
 
@@ -304,6 +306,18 @@ def test_equal_runs_have_equal_masses(run: Path) -> None:
     assert compared.masses.rounds[0] == compared.masses.rounds[1] > 0
 
 
+@pytest.mark.parametrize(("requests", "outcome"), [(24, Outcome.HELD), (4, Outcome.UNDECIDED)])
+def test_a_run_is_no_worse_than_the_same_answers_again(
+    tmp_path: Path, requests: int, outcome: Outcome
+) -> None:
+    """Greedy answers of one server: no pair differs, which four pairs do not show."""
+    run = simulate(tmp_path / "run", replace(MASSES_TRUTH, requests=requests))
+    again = shutil.copytree(run, tmp_path / "again")
+    rule = "no_worse(acceptance.mean_length, 5%)"
+    (judged,) = run_gate([again], (), baseline=run, require=(rule,))
+    assert judged.outcome is outcome, judged.line()
+
+
 def test_a_sink_that_is_lost_is_a_difference_at_its_depth_only(run: Path, tmp_path: Path) -> None:
     lost = simulate(tmp_path / "second", replace(MASSES_TRUTH, sink=(0.3, 0.05)))
     rows = {(row.metric, row.depth): row for row in _masses(run, lost).differences}
@@ -326,8 +340,6 @@ def test_chains_that_no_target_verified_count_in_neither_run(
 @pytest.fixture
 def edited(tmp_path: Path) -> Callable[[Path], Path]:
     """Return a function that adds, to a copy of a run, one chain a request far behind its text."""
-    import shutil
-
     import pyarrow as pa
     import pyarrow.parquet as pq
 
