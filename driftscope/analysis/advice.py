@@ -742,7 +742,7 @@ def to_measure(advice: Advice) -> str | None:
     k, most = following.k, following.most
     bound = "" if most is None else f"surely not more than {percent(max(most, 0.0))}"
     if following.guess is not None and most is not None:
-        gain = f"K = {k} may be up to {percent(following.guess)} faster, {bound}"
+        gain = f"K = {k} may be about {percent(following.guess)} faster, {bound}"
     elif most is not None:
         gain = f"whether K = {k} is faster is not known, {bound}"
     else:
