@@ -654,8 +654,8 @@ def _expected(name: str, labels: str, value: float | None) -> dict[str, object]:
     return {"expr": f"round({name}, 0.001)", "eval_time": "20m", "exp_samples": samples}
 
 
-LONG_H = 90
-"""Scenarios of more hours are played at night: promtool takes half a minute for each."""
+LONG_H = 60
+"""Scenarios of more hours are played at night: promtool takes up to half a minute for each."""
 
 
 @pytest.mark.prometheus

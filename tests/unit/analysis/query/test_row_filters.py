@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import tempfile
@@ -21,7 +22,7 @@ from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis import closeup
 from driftscope.analysis.query.record_views import open_run
-from driftscope.analysis.query.row_filters import Filter, since_s
+from driftscope.analysis.query.row_filters import BY_LABEL, Filter, since_s
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import DamagedTraceError, NoDataError, UsageError
 from driftscope.json_report import to_json
@@ -51,6 +52,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simulate(tmp_path_factory.mktemp("filtered") / "run", TRUTH)
 
 
+@functools.cache
+def _summary(run: Path, where: str | None = None, by: str = BY_LABEL) -> RunSummary:
+    """Return a summary of a run that no test changes."""
+    return summarise(open_run(run), "run", only=Filter(where=where), by=by)
+
+
 @pytest.mark.parametrize(
     "where",
     [
@@ -62,9 +69,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
-    whole = summarise(open_run(run), "run")
+    whole = _summary(run)
     (expected,) = (segment for segment in whole.segments if segment.label == "long")
-    some = summarise(open_run(run), "run", only=Filter(where=where))
+    some = _summary(run, where)
     assert (some.requests, some.rounds) == (expected.requests, expected.rounds)
     assert some.acceptance.mean_length == pytest.approx(expected.mean_length)
     assert some.hidden.growth == pytest.approx(expected.growth)
@@ -86,7 +93,7 @@ def test_a_condition_keeps_some_requests(run: Path, where: str) -> None:
     ],
 )
 def test_segments_hold_all_rounds_once(run: Path, by: str, names: list[str]) -> None:
-    found = summarise(open_run(run), "run", by=by)
+    found = _summary(run, by=by)
     assert [segment.label for segment in found.segments] == names
     assert sum(segment.rounds for segment in found.segments) == found.rounds
     assert all(segment.growth and segment.self_mass for segment in found.segments)
@@ -95,7 +102,7 @@ def test_segments_hold_all_rounds_once(run: Path, by: str, names: list[str]) -> 
 
 @pytest.mark.parametrize("by", ["context", "batch", "execution", "2s"])
 def test_rounds_of_one_request_may_be_in_several_segments(run: Path, by: str) -> None:
-    found = summarise(open_run(run), "run", by=by)
+    found = _summary(run, by=by)
     assert len(found.segments) > 1
     assert sum(segment.rounds for segment in found.segments) == found.rounds
     assert sum(segment.requests for segment in found.segments) > found.requests
@@ -103,9 +110,9 @@ def test_rounds_of_one_request_may_be_in_several_segments(run: Path, by: str) ->
 
 
 def test_a_segment_says_what_the_run_cut_down_to_it_says(run: Path) -> None:
-    for segment in summarise(open_run(run), "run", by="execution").segments:
+    for segment in _summary(run, by="execution").segments:
         where = f"execution = '{segment.label}'"
-        some = summarise(open_run(run), "run", only=Filter(where=where))
+        some = _summary(run, where)
         assert some.rounds == segment.rounds
         assert some.requests >= segment.requests  # some have chains there that were never verified
         assert some.acceptance.mean_length == pytest.approx(segment.mean_length)
@@ -117,7 +124,7 @@ def test_a_segment_says_what_the_run_cut_down_to_it_says(run: Path) -> None:
 
 def test_steps_are_narrowed_by_what_they_have(run: Path) -> None:
     def batches(where: str) -> set[int]:
-        some = summarise(open_run(run), "run", only=Filter(where=where))
+        some = _summary(run, where)
         return {cell.batch for cell in some.cells}
 
     assert max(batches("mode <> 'context' and batch <= 4")) <= 4, "no column but a word in a text"
@@ -135,7 +142,7 @@ def test_of_rounds_without_a_recorded_chain_the_execution_is_not_known(tmp_path:
 
 
 def test_only_the_end_of_a_run(run: Path) -> None:
-    whole = summarise(open_run(run), "run")
+    whole = _summary(run)
     half = summarise(open_run(run), "run", only=Filter(since=f"{whole.groups.duration_s / 2}s"))
     assert 0 < half.rounds < whole.rounds
     assert half.recording.chains < whole.recording.chains
@@ -165,9 +172,7 @@ def test_a_condition_that_makes_no_sense_says_what_may_be_named(where: str) -> N
     ],
 )
 def test_conditions_in_other_words(run: Path, where: str, same: str) -> None:
-    one, other = (
-        summarise(open_run(run), "run", only=Filter(where=condition)) for condition in (where, same)
-    )
+    one, other = (_summary(run, condition) for condition in (where, same))
     assert one.rounds == other.rounds > 0
     assert one.acceptance == other.acceptance
     assert one.hidden == other.hidden
@@ -182,13 +187,13 @@ def test_the_end_of_a_run_without_rounds_is_no_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", ["9" * 400 + "d", "0s", "0.0001s", "colour"])
 def test_what_is_neither_a_column_nor_a_span_is_refused(run: Path, by: str) -> None:
     with pytest.raises(UsageError, match="not one of label"):
-        summarise(open_run(run), "run", by=by)
+        _summary(run, by=by)
     with pytest.raises(UsageError, match="neither a span"):
         since_s("9" * 400 + "d", 0.0)
 
 
 def test_a_run_is_cut_into_as_many_spans_as_there_are(run: Path) -> None:
-    found = summarise(open_run(run), "run", by="0.001s")
+    found = _summary(run, by="0.001s")
     names = [segment.label for segment in found.segments]
     assert len(names) == len(set(names)) > 100
     assert sum(segment.rounds for segment in found.segments) == found.rounds
@@ -196,7 +201,7 @@ def test_a_run_is_cut_into_as_many_spans_as_there_are(run: Path) -> None:
 
 def test_a_condition_that_no_row_meets_is_no_data(run: Path) -> None:
     with pytest.raises(NoDataError, match="no round in it meets"):
-        summarise(open_run(run), "run", only=Filter(where="label = 'none'"))
+        _summary(run, "label = 'none'")
 
 
 WITH_REGIONS = Truth(
@@ -236,12 +241,12 @@ def test_rounds_are_split_by_the_region_of_their_first_drafted_token(
     of_regions: Path,
 ) -> None:
     wanted = Counter(region for region, *_ in by_hand(of_regions))
-    found = summarise(open_run(of_regions), "run", by="region").segments
+    found = _summary(of_regions, by="region").segments
     assert {segment.label: segment.rounds for segment in found} == wanted
 
 
 def test_rounds_of_code_are_split_by_the_language_of_their_fence(of_regions: Path) -> None:
-    segments = summarise(open_run(of_regions), "run", by="language").segments
+    segments = _summary(of_regions, by="language").segments
     found = {segment.label: segment.rounds for segment in segments}
     assert found == Counter(language for *_, language in by_hand(of_regions))
     assert set(found) == {"python", "rust", "no fence"}
@@ -256,7 +261,7 @@ def test_rounds_are_split_by_the_distance_to_the_last_boundary(of_regions: Path)
         near = "0 to 3" if since < 4 else "4 to 15" if since < 16 else "16 and more"
         return f"{near} tokens after a boundary"
 
-    found = summarise(open_run(of_regions), "run", by="boundary").segments
+    found = _summary(of_regions, by="boundary").segments
     assert {e.label: e.rounds for e in found} == Counter(
         name(since) for _, since, _ in by_hand(of_regions)
     )
@@ -276,7 +281,7 @@ def test_rounds_are_split_by_the_distance_to_the_last_boundary(of_regions: Path)
     ],
 )
 def test_a_condition_may_name_them(of_regions: Path, where: str, kept) -> None:  # type: ignore[no-untyped-def]
-    some = summarise(open_run(of_regions), "run", only=Filter(where=where))
+    some = _summary(of_regions, where)
     assert some.rounds == sum(kept(*row) for row in by_hand(of_regions))
 
 
@@ -290,7 +295,7 @@ def test_a_run_without_regions_says_not_recorded(tmp_path: Path) -> None:
 
 
 def test_the_summary_compares_regions_inside_each_request(of_regions: Path) -> None:
-    groups = summarise(open_run(of_regions), "run").groups
+    groups = _summary(of_regions).groups
     rounds = Counter(region for region, *_ in by_hand(of_regions))
     assert {group.name: group.rounds for group in groups.region} == rounds
     kept = {pair.second: pair.kept for pair in groups.regions_within_request}

@@ -283,7 +283,12 @@ def test_a_healthy_drafter_gets_no_repair(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("repair", "config", "weights"),
     [
-        ("norm_output", lambda fields: fields.update(norm_output=False), lambda _: None),
+        pytest.param(
+            "norm_output",
+            lambda fields: fields.update(norm_output=False),
+            lambda _: None,
+            marks=pytest.mark.nightly,
+        ),
         ("attention_halves", lambda _: None, _halves),
     ],
 )

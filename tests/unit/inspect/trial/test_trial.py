@@ -55,7 +55,7 @@ from driftscope.inspect.trial.verdict import best_repair, rendering_results, ver
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow
-K, PROMPTS = 5, 32
+K, PROMPTS = 5, 16
 
 
 def _prompts(_teacher: Teacher) -> dict[str, list[int]]:
