@@ -51,6 +51,7 @@ ROUNDED = 0.0055
 FEW_RUNNING = 4
 """Requests at once below which another text may explain what a line shows."""
 RUNNING, QUEUED, TOKENS = "running requests", "queued requests", "tokens in the KV cache"
+DRAFTED = "draft tokens per round"
 KV_USAGE, REQUEST_TOKENS = "% of the KV cache in use", "tokens of the request"
 TIME, NOTHING = "time", "nothing accepted"
 _CONTEXT_OR_LOAD = (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING)
@@ -218,7 +219,7 @@ def _values(lines: Sequence[LineAcceptance], name: str) -> list[float]:
 def _meanwhile(first: Sequence[LineAcceptance], last: Sequence[LineAcceptance]) -> str:
     """Return how load and context changed at the same time."""
     changes = []
-    for name in (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING, QUEUED):
+    for name in (DRAFTED, TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING, QUEUED):
         groups = [_values(some, name) for some in (first, last)]
         if all(groups):
             few, many = map(median, groups)

@@ -396,9 +396,11 @@ def _nothing_accepted(figures: Figures, rates: tuple[float | None, ...]) -> Iter
     ):
         yield "a length of 1.00: nothing is accepted, or the server was idle or does not draft"
     elif first >= DEEPER * NOTHING and deeper and max(deeper) < NOTHING:
+        # A second step as good as the first would be accepted as often once more.
+        sick = "second" if first * first >= 2 * NOTHING else "first"
         yield (
             f"nothing is accepted beyond depth 1, where {100 * first:.1f}% is: the drafter's "
-            "second step gets a wrong state, position or cache entry, or was not trained"
+            f"{sick} step gets a wrong state, position or cache entry, or was not trained"
         )
 
 

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from driftscope.analysis.log_changes import (
+    DRAFTED,
     KV_USAGE,
     QUEUED,
     REQUEST_TOKENS,
@@ -203,6 +204,7 @@ def _counted(fields: Fields) -> LogLine | None:
         rates=rates,
         k=(len(rates) or None) if uncut else None,
         drafter=fields.get("drafter", ""),
+        quantities={DRAFTED: verified / rounds} if rounds else {},
         none_refused=MANY_DRAFTS <= drafts == _whole(fields, "kept") and drafts < calls,
     )
 

@@ -386,14 +386,17 @@ def _budget_of(statuses: Iterable[Status]) -> float | None:
 
 def outliers(replicas: Mapping[str, tuple[float, int | None]]) -> dict[str, str]:
     """Return the replicas that accept less than their siblings, or more if none accepts less, each
-    with its numbers in words.
+    with its numbers in words. Those of another model have another drafter, and are no siblings.
 
     `replicas`: acceptance length of each and its number of rounds, None for a length of one log
     interval.
     """
     found = {-1: dict[str, str](), 1: dict[str, str]()}
     for name, (length, rounds) in replicas.items():
-        others = [other for key, other in replicas.items() if key != name]
+        mine = _model_in(name)
+        others = [
+            other for key, other in replicas.items() if key != name and _model_in(key) == mine
+        ]
         side = _side(length, rounds, others) if others else 0
         if side:
             lengths = sorted(length for length, _ in others)
@@ -406,6 +409,14 @@ def outliers(replicas: Mapping[str, tuple[float, int | None]]) -> dict[str, str]
             )
             found[side][name] = f"accepts {length:.2f} tokens a round {period}; {siblings}"
     return found[-1] or (found[1] if len(replicas) > 2 else {})
+
+
+_OF_MODEL = ("model_name ", "model ", "engine_type ")
+"""Beginnings of the parts of a replica's name that are no replica's."""
+
+
+def _model_in(name: str) -> list[str]:
+    return [part for part in name.split(", ") if part.startswith(_OF_MODEL)]
 
 
 def _side(length: float, rounds: int | None, others: Sequence[tuple[float, int | None]]) -> int:

@@ -171,7 +171,10 @@ def screen_of_engine(
         ("first token", _ms(shown.ttft_s)),
     )
     known = any(depth.accepted is not None for depth in shown.depths)
-    by_depth = _by_depth(shown, ()) if known else Text(BY_POSITION_UNKNOWN, style="dim")
+    unknown = f"No draft is counted by position {span}."
+    if page.metrics.accepted_at is None:
+        unknown = BY_POSITION_UNKNOWN
+    by_depth = _by_depth(shown, ()) if known else Text(unknown, style="dim")
     said = [Text(line, style="yellow") for line in _engine_notes(shown, page, replicas)]
     listed: list[RenderableType] = ["", _by_replica(replicas, shown)] if replicas else []
     notes = Text(WHY_UNKNOWN, style="dim")

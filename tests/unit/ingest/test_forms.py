@@ -338,6 +338,19 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         lines([f"{'x' if n == 3 else 'y'} {vllm(0.8, at=n)}" for n in range(8)]),
         (" 1 +4,000 +1.80 ",),
     ),
+    "another length of drafts": (
+        lines([vllm(0.7, 0.5, 0.3, at=n) for n in range(6)])
+        + lines([vllm(0.6, 0.0, 0.0, at=n + 6, cut=1 / 3) for n in range(6)]),
+        ("2.50 -> 1.60 .*while draft tokens per round went from 3 to 1",),
+    ),
+    "dead from the second step on": (
+        lines([vllm(0.15, 0.0, 0.0)] * 4),
+        ("beyond depth 1, where 15.0% is: the drafter's second step",),
+    ),
+    "dead from the first step on": (
+        lines([vllm(0.02, 0.0, 0.0)] * 4),
+        ("beyond depth 1, where 2.0% is: the drafter's first step",),
+    ),
     "gzip": (gzip.compress(lines(TWO).encode()), (" 3 +1,000 +2.65 ",)),
     "cut drafts": (
         lines([vllm(0.8, 0.6, 0.4, cut=0.7)]),

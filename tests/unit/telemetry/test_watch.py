@@ -180,6 +180,8 @@ def test_a_replica_that_differs_is_said_with_its_numbers() -> None:
     said = "accepts 1.08 tokens a round in 24 rounds; its 2 siblings accept 2.33 to 2.64, median"
     assert outliers(page)["engine 5"].startswith(said) and len(outliers(page)) == 1
     assert list(outliers({**page, "engine 5": (5.9, 400)})) == ["engine 5"]
+    of_models = {f"model_name {name == 'engine 5'}, {name}": own for name, own in page.items()}
+    assert outliers(of_models) == {}
     assert outliers({"dp_rank 0": (3.1, None), "dp_rank 1": (2.5, None)}) == {}
     gauges = {"dp_rank 0": (3.1, None), "dp_rank 1": (1.02, None)}
     said = "accepts 1.02 tokens a round in its last log interval; its sibling accepts 3.10"

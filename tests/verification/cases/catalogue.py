@@ -740,6 +740,31 @@ CASES: tuple[Case, ...] = (
         typed("ingest 82-notes.md", r" 4 +– +2\.70 +– +0\.73 0\.47 0\.31 0\.18"),
     ),
     case(
+        "83",
+        PAGES,
+        "two models behind one address, mostlygeek/llama-swap",
+        "1.20 and 2.52: each has a drafter of its own, and is no sibling of the other",
+        typed(
+            "ingest 83-two-models.prom",
+            r"gemma 5 3,600 1\.20 .*qwen 3 4,000 2\.52 ",
+            "to depth 1 they are",
+            never=("sibling",),
+        ),
+        typed("watch URL/83-two-models --once", r"gemma 3,600 1\.20", never=("sibling",)),
+    ),
+    case(
+        "84",
+        PAGES,
+        "a server that has just started",
+        "nothing was drafted so far, and vLLM does publish acceptance by position",
+        typed("ingest 84-just-started.prom", "no draft token was counted"),
+        typed(
+            "watch URL/84-just-started --once",
+            "No draft is counted by position since the start",
+            never=("publishes no", "nothing is accepted"),
+        ),
+    ),
+    case(
         "rules",
         BOARDS,
         "vllm#24049, neutree: boards and alerts without the probe",
