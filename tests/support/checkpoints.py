@@ -295,7 +295,7 @@ def mtp_config(target: Target, *, normed: bool) -> DrafterConfig:
     )
 
 
-def mtp_checkpoint(folder: Path, *, normed: bool) -> Path:
+def mtp_checkpoint(folder: Path, *, normed: bool, trained: bool = True) -> Path:
     """Write the shipped target with a head into `folder`, as a checkpoint of MiMo; see
     `mtp_config`.
 
@@ -307,8 +307,9 @@ def mtp_checkpoint(folder: Path, *, normed: bool) -> Path:
     target, teacher = load_target(path), Teacher(path)
     head = Drafter(mtp_config(target, normed=normed))
     _start(head, target)
-    prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
-    fit(head, target, [*teacher.passages(prompts, set(head.config.aux_layers))])
+    if trained:
+        prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
+        fit(head, target, [*teacher.passages(prompts, set(head.config.aux_layers))])
     weights = load_file(path / "model.safetensors")
     weights = {name: weight.float() for name, weight in weights.items()}
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()

@@ -60,13 +60,13 @@ def test_a_cause_that_is_mistaken_is_a_breach(figures: dict[str, float], words: 
         ("gate", 20),
         ("risk_sets", 40),
         ("unfinished", 6),
-        ("within_request", 60),
+        ("within_request", 30),
         ("k_advice", 20),
         ("ablations", 10),
         ("cut_drafts", 10),
         ("server_logs", 40),
         ("file_sums", 40),
-        ("speed", 40),
+        ("speed", 8),
     ],
 )
 def test_a_small_calibration_meets_its_bounds(table: str, trials: int) -> None:
@@ -112,7 +112,7 @@ def test_the_truth_is_that_of_a_very_large_run() -> None:
 
 
 def test_another_mix_of_labels_is_no_difference_of_the_drafter() -> None:
-    trials = 25
+    trials = 12
     rows = [other_mixes.row(mix, trials) for mix in MIXES]
     assert not other_mixes.breaches(rows, trials)
     assert all(row.figures["as_served"] > 0.8 for row in rows[1:]), "the mixes do differ"

@@ -433,6 +433,13 @@ def mtp(tmp_path_factory: pytest.TempPathFactory) -> Kind:
     return Kind.of(path, path)
 
 
+@pytest.fixture(scope="module")
+def untrained_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of MiMo whose head is random."""
+    folder: Path = tmp_path_factory.mktemp("untrained")
+    return mtp_checkpoint(folder / "mimo", normed=False, trained=False)
+
+
 def _with_tokenizer(path: Path) -> Path:
     for file in (trio_path() / "target").glob("*token*"):
         shutil.copy(file, path / file.name)
@@ -561,12 +568,12 @@ def test_a_bias_of_one_for_sglang_is_run(eagle1: Kind, tmp_path: Path) -> None:
 
 
 def test_the_other_layout_of_positions_is_undone_in_weights_and_biases(
-    mtp: Kind, tmp_path: Path
+    untrained_head: Path, tmp_path: Path
 ) -> None:
     """It costs this head too little to be told from chance."""
-    wrong = as_served(open_drafter(str(planted(mtp.drafter, tmp_path, _in_pairs))), 6)
+    wrong = as_served(open_drafter(str(planted(untrained_head, tmp_path, _in_pairs))), 6)
     (repair,) = attention_repairs(wrong)
-    healthy = as_served(open_drafter(str(mtp.drafter)), 6).state
+    healthy = as_served(open_drafter(str(untrained_head)), 6).state
     assert all(torch.equal(repair.variant.state[name], tensor) for name, tensor in healthy.items())
     changed = [
         name for name, tensor in healthy.items() if not torch.equal(wrong.state[name], tensor)
@@ -596,12 +603,12 @@ def test_a_head_trained_on_normed_states_is_named(tmp_path: Path) -> None:
     assert "SGLang gives it" in (result.change or "")
 
 
-def test_several_heads_are_not_run(mtp: Kind, tmp_path: Path) -> None:
+def test_several_heads_are_not_run(untrained_head: Path, tmp_path: Path) -> None:
     def second(state: State) -> None:
         mine = {n: tensor.clone() for n, tensor in state.items() if n.startswith(HEAD)}
         state.update({n.replace("layers.0", "layers.1"): tensor for n, tensor in mine.items()})
 
-    path = planted(mtp.drafter, tmp_path, second)
+    path = planted(untrained_head, tmp_path, second)
     with pytest.raises(CheckpointError, match="2 MTP heads"):
         as_served(open_drafter(str(path)), 6)
 
