@@ -31,7 +31,7 @@ from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import BaselineRun
 from driftscope.analysis.validity import RUN_EFFECT
-from driftscope.findings.case import Case, Need, ReplayCase, Threshold, entry, question
+from driftscope.findings.case import Case, Deciding, Need, ReplayCase, Threshold, entry, question
 from driftscope.findings.finding import (
     Answer,
     Finding,
@@ -92,6 +92,16 @@ _WORDS = {
 _PLACES_COMPARED = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.FASTER}
 
 
+def _speed_that_decides(case: Case | ReplayCase) -> Deciding:
+    """Return the speed with speculation over that without; open if it cannot be told whether that
+    pays."""
+    found = _measured_at_loads(case) if isinstance(case, ReplayCase) else does_it_pay(case)
+    value = found.estimate or 0.0
+    interval = found.interval or Interval(low=value, high=value)
+    known = found.answer is not Answer.CANNOT_TELL
+    return Deciding(value=value, interval=interval if known else None, bound=1.0)
+
+
 @entry(
     title="Serving is slower with speculation than without",
     topic=Topic.PAYS,
@@ -100,6 +110,7 @@ _PLACES_COMPARED = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.FASTER}
         words="a run without speculation, or step times of 20 comparable steps with a draft",
         met=lambda case: bool(case.advice or case.plain or case.replayed),
     ),
+    deciding=_speed_that_decides,
 )
 def slower_than_none(case: Case) -> Finding | None:
     """The time per output token is longer with speculation than without: measured on the same
@@ -478,6 +489,7 @@ def pays(case: Case) -> Finding | None:
         words="a second replay of the same prompts, of a server without speculation",
         met=lambda case: case.with_and_without,
     ),
+    deciding=_speed_that_decides,
 )
 def slower_for_clients(case: ReplayCase) -> Finding | None:
     """The time per output token as clients see it is longer with speculation than without, on the

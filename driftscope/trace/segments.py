@@ -436,7 +436,7 @@ def _complement(columns: dict[str, pa.Array]) -> pa.ListArray:
 def _taken(columns: dict[str, pa.Array]) -> list[pa.ListArray]:
     """Return the masses of the other classes, without classes that are null in every row."""
     masses = [columns[name] for name in _OTHER_MASSES]
-    return [column for column in masses if column.null_count < len(column)]
+    return [column for column in masses if column.null_count < len(column) or not len(column)]
 
 
 def _left(others: list[pa.ListArray]) -> NDArray[np.float64]:

@@ -319,6 +319,8 @@ def show_advice(advice: Advice) -> None:
     if advice.tells_nothing:
         return
     console.print(_advice_table(advice))
+    largest = max(at.batch for at in advice.by_batch)
+    console.print(f"not served: batches above {largest}, at which fewer draft tokens may be faster")
     if any(time.interval is None for at in advice.by_batch for time in at.tpot_s):
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
     if words := threshold_words(advice.policies, advice.held_out):

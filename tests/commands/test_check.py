@@ -105,6 +105,26 @@ def test_a_file_that_cannot_be_read_names_itself(tmp_path: Path, content: str) -
         run_gate([write_run(tmp_path / "run")], [], rules, None)
 
 
+@pytest.mark.parametrize(
+    ("draft_s", "baseline", "judged"),
+    [
+        (0.0004, True, "held"),
+        (0.03, True, "broken"),
+        (0.012, True, "undecided"),
+        (0.0004, False, "undecided"),
+        (0.5, False, "broken"),
+    ],
+)
+def test_a_gate_on_whether_it_pays_holds_only_if_that_is_known(
+    tmp_path: Path, draft_s: float, baseline: bool, judged: str
+) -> None:
+    truth = Truth(requests=40, rounds=20, cost=Cost(draft_s=draft_s))
+    run = simulate(tmp_path / "run", truth)
+    plain = simulate(tmp_path / "plain", replace(truth, k_zero_above=0)) if baseline else None
+    (found,) = run_gate([run], ["slower_than_none"], None, plain)
+    assert str(found.outcome) == judged, found.line()
+
+
 def test_a_baseline_without_speculation_has_a_time_and_no_acceptance(tmp_path: Path) -> None:
     truth = Truth(requests=40, rounds=20)
     run = simulate(tmp_path / "run", truth)

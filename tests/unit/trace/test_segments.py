@@ -143,6 +143,7 @@ def test_the_complement_comes_back(parts: list[tuple[float, ...]], hidden: bool)
         )
     table = _table(chains)
     assert "generated_mass" in _left_out(table)
+    assert restore(compact(table).slice(0, 0)).num_rows == 0, "a request without recorded chains"
     back = restore(compact(table))
     found, wanted = (t.column("generated_mass").to_pylist() for t in (back, table))
     assert np.abs(np.array(found) - np.array(wanted)).max() <= 1e-5
