@@ -160,13 +160,25 @@ def _measured_as_served(
     )
 
 
+def _means_alone(replay: ReplayCase) -> str:
+    """Return the times per token of two files that hold sums only, or that there are no pairs."""
+    times = [
+        next((cell.tpot_s for cell in run.cells if cell.totals is not None), None)
+        for run in (replay.run, replay.reference)
+        if run is not None
+    ]
+    if len(times) < 2 or None in times:
+        return "too few prompts were answered both with and without speculation, and timed"
+    with_it, without = map(milliseconds, times)
+    return f"{with_it} per token with it and {without} without, means whose spread is in no file"
+
+
 def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
     """Return the answer by the senders of the same prompts, at each load."""
     if not replay.speeds:
         return Finding(
             **_measured(Answer.CANNOT_TELL),
-            statement=f"{_WORDS[Answer.CANNOT_TELL]}: too few prompts were answered both with and "
-            "without speculation, and timed",
+            statement=f"{_WORDS[Answer.CANNOT_TELL]}: {_means_alone(replay)}",
             advice=_to_do(Answer.CANNOT_TELL, case or replay),
         )
     by_answer: dict[Answer, list[SpeedAtLoad]] = {answer: [] for answer in Answer}

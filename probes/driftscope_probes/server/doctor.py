@@ -603,7 +603,7 @@ def _lost_heads(folder: str) -> str | None:
     try:
         drafter = open_drafter(folder)
     except CheckpointError as error:
-        return str(error)
+        return str(error).partition("; ")[0]
     if drafter.format.family is not Family.MTP:
         return None
     results = check_heads(Inspected(drafter=drafter))

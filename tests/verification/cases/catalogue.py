@@ -765,6 +765,19 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     case(
+        "85",
+        RESULTS,
+        "vllm#8439: slower with n-grams, as two files of `vllm bench serve`",
+        "12.4 ms a token with it, 9.8 ms without, at 1.42; one run each has no spread",
+        typed("ingest 85-without.json -o without-85", "times alone: the server did not speculate"),
+        typed("ingest 85-with.json -o with-85", r" 5 +13,900 +1\.42 .* 12\.4"),
+        typed(
+            "analyze with-85 --baseline without-85",
+            r"12\.4 ms per token with it and 9\.8\d? ms without",
+            never=("too few prompts",),
+        ),
+    ),
+    case(
         "rules",
         BOARDS,
         "vllm#24049, neutree: boards and alerts without the probe",
