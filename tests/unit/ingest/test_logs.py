@@ -559,10 +559,3 @@ def test_a_number_of_401_digits_is_named(tmp_path: Path) -> None:
     path = tmp_path / "responses.jsonl"
     path.write_text(_requests(10).replace('"num_spec_steps": 10', f'"num_spec_steps": {10**400}'))
     assert_fails(run_command("ingest", path), EXIT_USAGE, "num_spec_steps is 1000")
-
-
-def test_times_of_two_files_are_told_although_they_decide_nothing(tmp_path: Path) -> None:
-    for name in ("with", "without"):
-        run_command("ingest", INPUTS / f"85-{name}.json", "-o", tmp_path / name)
-    done = run_command("analyze", "with", "--baseline", "without", cwd=tmp_path, COLUMNS="300")
-    assert "cannot be told: 12.4 ms per token with it and 9.83 ms without" in done.stdout
