@@ -378,6 +378,8 @@ def _writing_s(before: _Flush, now: _Flush, steps: Sequence[StepRecord]) -> floa
     return spent_s * share / len(steps)
 
 
+END: tuple[Any, ...] = ()
+"""Item after the last step of a run."""
 SHADOW_DIFFERS = "shadow_differs"
 """Count of chains whose shadow, drafted eagerly, has other tokens than the served chain; such
 chains are kept."""
@@ -402,13 +404,20 @@ class ChainEncoder:
         self._doubtful = DoubtfulRequests(schedules.faults)
         self._costs = CostFeedback(sampler, writer)
         self._blocks = DraftBlocks(layout, options)
+        self._held: list[tuple[StepRecord, frozenset[str]]] = []
+        """Last recorded step, whose verification is not over, with its incomplete prompts."""
 
     def handed_over(self, steps: list[tuple[Any, ...]]) -> list[Block]:
-        """Return the rows of steps given as plain tuples of StepRecord's fields."""
-        return self.rows(list(map(step_record_from_tuple, steps)))
+        """Return the rows of steps given as plain tuples of StepRecord's fields; the last item of
+        a run is END."""
+        ends = steps[-1] == END
+        known = steps[:-1] if ends else steps
+        return self.rows(list(map(step_record_from_tuple, known)), last=ends)
 
-    def rows(self, steps: list[StepRecord]) -> list[Block]:
-        """Return the steps' rows, then one block of recorded chains for each chain length."""
+    def rows(self, steps: list[StepRecord], *, last: bool = False) -> list[Block]:
+        """Return the steps' rows, then one block of recorded chains for each chain length. Chains
+        that wait for the next step to verify them come with that step's, unless these steps are the
+        run's `last`."""
         lost = {
             done.number
             for done in steps
@@ -420,13 +429,16 @@ class ChainEncoder:
         begun = time.thread_time()  # rows above exist for every step
         groups: dict[tuple[int, bool], list[RecordedChains]] = {}
         count, side_s = 0, 0.0
-        for done, names in zip(steps, prefilling, strict=True):
+        waiting = [*self._held, *zip(steps, prefilling, strict=True)]
+        held = not last and waiting and (capture := waiting[-1][0].capture) and capture.awaited
+        self._held = [waiting.pop()] if held else []
+        for done, names in waiting:
             self._doubtful.mark(done, names)
             capture = done.capture
             if capture is None:
                 continue
             values = capture.values
-            if values is not None and done.number not in lost:
+            if values is not None and not values.failed:
                 count += 1
                 side_s += values.spent_s
                 chains = self._chains(done, capture, values.take())

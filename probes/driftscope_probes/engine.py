@@ -68,7 +68,7 @@ class Verification(NamedTuple):
     """[B, most tokens of a request]: the accepted draft tokens and the target's own after them."""
     accepted: torch.Tensor
     """[B]: number of draft tokens that were accepted; negative for a request that got no token."""
-    sampling: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+    sampling: tuple[torch.Tensor | None, ...]
     """[B] each: temperature, top-k and top-p; None: no request of the step has one."""
 
 

@@ -63,6 +63,7 @@ class NearMisses:
         """Wait for the verification of the tokens `drafts` [B, K] of a recorded chain."""
         if self._logits:
             self._capture, self._drafts, self.waiting = capture, drafts, True
+            capture.awaited = True
 
     def verified(self, step: Verification) -> None:
         """Measure the chain that waits, and start copying its numbers to the host."""
@@ -150,5 +151,5 @@ def _excluded(
     share = before / mass.gather(1, (kept - 1)[:, None])[:, 0]
     outside = above >= kept
     if top_p is not None:
-        outside = outside | (share >= top_p)
+        outside = outside | ((share >= top_p) & (top_p < 1.0))
     return torch.where(outside & (heat > 0), 1.0, none)

@@ -27,7 +27,7 @@ from driftscope_probes.chain import (
 )
 from driftscope_probes.cpu_kernels import CompiledKernels, SideThread
 from driftscope_probes.drafter import Drafter
-from driftscope_probes.encoder import ChainEncoder, EncoderOptions
+from driftscope_probes.encoder import END, ChainEncoder, EncoderOptions
 from driftscope_probes.engine import NO_LENGTHS, DraftCall, ScheduleReader, Verification
 from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
@@ -330,6 +330,7 @@ class Recorder:
         """Remove the taps and seal the trace."""
         self.taps.detach()
         self._guard.run("join", self._side_thread.join)
+        self._writer.put((self._encode, END))
         self._writer.close()
 
     def _on_step_started(self, scheduled: Any) -> None:

@@ -51,7 +51,9 @@ class Capture:
     """[B, K * layers * bins]; None if this step does not carry masses by distance."""
     near_misses: Landing | None = None
     """[B, near_misses.FIGURES]; None until the next step verifies the chains, and for chains of
-    which they are not measured. The writer does not wait for it."""
+    which they are not measured."""
+    awaited: bool = False
+    """Whether the next step may measure `near_misses`."""
     execution: str = ""
     sought: bool = False
     """Whether no masses were measured: the sink search goes on and has `slot_weights` instead, or

@@ -80,7 +80,8 @@ def _verification(sampler: Any, logits: Any, batch: Any, result: Any) -> Verific
     """Return the view of a step's verification."""
     count, ends = batch.num_reqs, batch.cu_num_logits_np
     states, at = sampler.sampler.sampling_states, batch.idx_mapping
-    top_k, top_p = states.get_top_k_top_p(at, batch.idx_mapping_np)
+    given = (states.temperature, states.top_k, states.top_p)
+    greedy = not states.temperature.np[batch.idx_mapping_np].any()
     return Verification(
         requests=batch.req_ids[:count],
         first_rows=ends[:count].tolist(),
@@ -88,7 +89,7 @@ def _verification(sampler: Any, logits: Any, batch: Any, result: Any) -> Verific
         logits=logits,
         sampled=result.sampled_token_ids,
         accepted=result.num_sampled - 1,
-        sampling=(states.temperature.gpu[at], top_k, top_p),
+        sampling=(None, None, None) if greedy else tuple(x.gpu[at] for x in given),
     )
 
 

@@ -19,7 +19,7 @@ from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import MASSES
 from driftscope_probes import encoder as encoder_module
 from driftscope_probes.buffers import NO_MARKS, ChainBuffers, HostRing, Landing, Layout, Marks
-from driftscope_probes.encoder import ChainEncoder, CostFeedback, EncoderOptions
+from driftscope_probes.encoder import END, ChainEncoder, CostFeedback, EncoderOptions
 from driftscope_probes.engine import NO_LENGTHS, DraftStep
 from driftscope_probes.sampler import AIM, LEAST_RATE, SEEN, Sampler
 from driftscope_probes.step_record import Capture, StepRecord
@@ -147,6 +147,35 @@ def _rows(encoder: ChainEncoder, record: str, *done: StepRecord) -> list[dict[st
     return [
         row for block in blocks if block.record == record for row in block.to_batch().to_pylist()
     ]
+
+
+def test_chains_wait_for_the_step_that_verifies_them(encoder: ChainEncoder) -> None:
+    first = _finished(_step(False, False))
+    capture = first.capture
+    assert capture is not None
+    capture.awaited = True
+    assert not _chains(encoder, first)
+    capture.near_misses = _landing(torch.tensor([[3.0, 0.25, 1.0], [torch.nan] * 3]))
+    rejected, accepted = _chains(encoder, _finished(None))
+    assert (rejected.target_token_rank, rejected.rejected_closeness) == (3, 0.25)
+    assert rejected.rejected_excluded is True
+    assert accepted.target_token_rank is accepted.rejected_excluded is None
+
+
+def test_no_chain_waits_at_the_end_of_a_run(encoder: ChainEncoder) -> None:
+    done = _finished(_step(False, False))
+    assert done.capture is not None
+    done.capture.awaited = True
+    blocks = encoder.handed_over([tuple(done), END])
+    assert [block.rows for block in blocks if block.record == "draft"] == [2]
+
+
+def test_hooks_that_take_longer_than_their_step_leave_a_readable_status(
+    writer: TraceWriter,
+) -> None:
+    encoder = _encoder(writer, sampler := Sampler(every=4))
+    _rows(encoder, "step", *[_finished(_step(False), step_s=0.01, probe_s=0.5) for _ in range(8)])
+    assert sampler.overhead >= 0.0
 
 
 def test_a_step_comes_before_its_chains(encoder: ChainEncoder) -> None:
