@@ -83,6 +83,7 @@ OTHER = 900_000
 """Offset of the seeds of a second drafter on the same prompts."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("theirs", "mine", "severity"),
     [

@@ -434,18 +434,12 @@ def golden() -> dict[str, Any]:
     return content
 
 
-LARGE = "published pattern"
-"""How the names of screens begin whose runs have thousands of chains."""
-
-
 def test_every_screen_is_kept(golden: dict[str, Any]) -> None:
     assert list(golden) == list(SCREENS)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n.startswith(LARGE) else n for n in SCREENS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCREENS)
 def test_the_sentences_are_those_that_were_read(
     name: str, golden: dict[str, Any], tmp_path: Path
 ) -> None:
