@@ -136,6 +136,10 @@ def faults(name: str, found: Found) -> list[str]:
         wrong.append(f"{found['chains'] - found['drafted_equal']} chains drafted otherwise")
     if exact and found["accepted_equal"] != found["verified"]:
         wrong.append(f"{found['verified'] - found['accepted_equal']} counts differ")
+    # Results of before they were recorded have none.
+    off = max(found.get(error, 0.0) for error in ("rank_error", "closeness_error"))
+    if exact and not off <= MASS_ERROR[name[:4]]:
+        wrong.append(f"rejected tokens off by {off:.1e}")
     if found["accepted"] != found["accepted_by_vllm"]:
         wrong.append(f"{found['accepted']} accepted, vLLM says {found['accepted_by_vllm']}")
     if not found["chains"]:

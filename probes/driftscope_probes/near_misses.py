@@ -81,7 +81,8 @@ class NearMisses:
         if pairs and len(pairs) * vocabulary <= MOST_LOGITS:
             device = step.logits.device
             index = torch.tensor(pairs, device=device).unbind(1)
-            rows, figures = _measured(step, index, drafts, self._by_depth(len(own)))
+            logits = self._by_depth(len(own))
+            rows, figures = _measured(step, index, drafts, logits, waits=device.type == "cpu")
             if len(rows):
                 numbers = torch.full((len(own), FIGURES), torch.nan, device=device)
                 numbers[rows] = figures
@@ -103,17 +104,19 @@ def _measured(
     index: tuple[torch.Tensor, ...],
     drafts: torch.Tensor,
     logits: list[torch.Tensor],
+    *,
+    waits: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return chains' rows [R], and their FIGURES [R, 3], NaN where nothing was rejected.
 
     `index`: for each of them its row in the verification and in the chain's batch, the first row of
-    its target logits, and the number of draft tokens that were verified, [R] each.
+    its target logits, and the number of draft tokens that were verified, [R] each. `waits`: look at
+    what was rejected first, so that nothing else is computed; a device would have to be waited for.
     """
     at, own, first, count = index
     accepted = step.accepted[at].long()
     rejected = (accepted >= 0) & (accepted < count) & (accepted < len(logits))
-    on_host = at.device.type == "cpu"  # waiting for a count costs nothing there
-    if on_host:
+    if waits:
         at, own, first, accepted = (x[rejected] for x in (at, own, first, accepted))
         rejected = rejected[rejected]
     depth = torch.where(rejected, accepted, 0)
@@ -124,7 +127,7 @@ def _measured(
     best = target.amax(-1)
     close = torch.where(above == 1, (ours[:, 0] - best).exp(), 0.0)
     rank = torch.full_like(best, torch.nan)
-    for number in set(depth.tolist()) if on_host else range(len(logits)):
+    for number in set(depth.tolist()) if waits else range(len(logits)):
         known = logits[number][own].float()
         mine = known.gather(1, right.clamp(0, known.shape[-1] - 1))
         place = 1.0 + (known > mine).sum(-1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from driftscope_probes.engine import DraftStep, Verification
-from driftscope_probes.near_misses import MOST_LOGITS, NearMisses
+from driftscope_probes.near_misses import MOST_LOGITS, NearMisses, _measured
 from driftscope_probes.step_record import Capture
 
 B, K, V = 4, 3, 40
@@ -80,6 +80,21 @@ def test_ranks_and_closeness_are_those_of_plain_loops(step: Verification, by_req
     assert found[2, 1] == pytest.approx(float((row[second] - row[best]).exp()))
     assert found[1, 0] == 0.0
     assert np.isnan(found[[0, 3]]).all()
+
+
+def test_a_device_that_is_not_waited_for_gives_the_same(step: Verification) -> None:
+    heat = torch.full((len(ORDER),), 0.8)
+    step = step._replace(sampling=(heat, torch.full((len(ORDER),), 6), heat))
+    pairs = [(at, own, step.first_rows[at], VERIFIED[at]) for at, own in ((0, 2), (2, 0), (3, 1))]
+    index = torch.tensor(pairs).unbind(1)
+    logits, drafts = list(torch.randn(K, B, V)), torch.randint(V, (B, K))
+    found = dict[bool, dict[int, list[float]]]()
+    for waits in (True, False):
+        rows, figures = _measured(step, index, drafts, logits, waits=waits)
+        known = ~figures.isnan().any(1)
+        found[waits] = dict(zip(rows[known].tolist(), figures[known].tolist(), strict=True))
+    assert found[True] == found[False]
+    assert set(found[True]) == {1, 2}
 
 
 @pytest.mark.vllm
