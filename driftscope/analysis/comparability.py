@@ -30,7 +30,7 @@ from driftscope.analysis.pairing import (
     label_shares,
 )
 from driftscope.analysis.query.query_engine import Codes, Matrix
-from driftscope.analysis.replays import Cell, Row, row_pairs
+from driftscope.analysis.replays import Cell, Row, row_pairs, same_prompts
 from driftscope.analysis.statistics.changes import LEAST_CLUSTERS
 from driftscope.trace.manifest import Manifest, Model
 
@@ -350,12 +350,6 @@ def comparability_of_answers(
     """Return what differs between the answers of two replays at one load; `cells` are their figures
     there. One request at a time does not wait for the prompts of others, cached or not."""
 
-    pairs = row_pairs(first, second)
-
-    def both(name: str) -> Matrix:
-        known = [(x[name], y[name]) for x, y in pairs if None not in (x[name], y[name])]
-        return np.array(known, dtype=np.float64).reshape(-1, 2).T
-
     found = list[RunDifference]()
     asked = [(cell.answered or 0, cell.requests or 0) for cell in cells]
     if any(answered < ENOUGH_PAIRED * requests for answered, requests in asked):
@@ -369,8 +363,7 @@ def comparability_of_answers(
                 settle="Find out why requests were not answered: their rows say it.",
             )
         )
-    prompts = both("prompt_tokens")
-    if prompts.size and np.mean(prompts[0] == prompts[1]) < ENOUGH_PAIRED:
+    if not same_prompts(first, second):
         found.append(
             RunDifference(
                 name="the lengths of their prompts",
@@ -378,7 +371,8 @@ def comparability_of_answers(
                 settle="Send both the same prompts, also in the same template.",
             )
         )
-    found += _answers_cut(*both("output_tokens"))
+    lengths = [(x["output_tokens"], y["output_tokens"]) for x, y in row_pairs(first, second)]
+    found += _answers_cut(*np.array(lengths, dtype=np.float64).reshape(-1, 2).T)
     cached = [
         sum(row["cached_tokens"] or 0 for row in rows)
         / max(sum(row["prompt_tokens"] or 0 for row in rows), 1)

@@ -27,6 +27,7 @@ from driftscope.analysis.log_changes import (
     changes_of,
 )
 from driftscope.analysis.number_words import listed
+from driftscope.analysis.pairing import ENOUGH_PAIRED
 from driftscope.analysis.rollups import Rollups, beside_others, length_interval
 from driftscope.analysis.rollups import length_ratio as ratio_of_rollups
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
@@ -678,7 +679,8 @@ class ReplayComparison:
     condition: str
     load: str
     length_ratio: PairedRatio | None
-    """Ratio of the other replay's acceptance length to the first one's."""
+    """Ratio of the other replay's acceptance length to the first one's; None if prompts of one name
+    differ."""
     tpot_ratio: PairedRatio | None = None
     same_text: tuple[int, int] = (0, 0)
     """Number of greedy pairs with identical answers, and of greedy pairs."""
@@ -719,8 +721,8 @@ def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison
                 other=other.label,
                 condition=key[0],
                 load=load_words(a[0]),
-                length_ratio=paired_ratio(lengths(b), lengths(a)),
-                tpot_ratio=paired_ratio(tpots(b), tpots(a)),
+                length_ratio=paired_ratio(lengths(b), lengths(a)) if same_prompts(a, b) else None,
+                tpot_ratio=paired_ratio(tpots(b), tpots(a)) if same_prompts(a, b) else None,
                 same_text=(sum(x["digest"] == y["digest"] for x, y in greedy), len(greedy)),
                 outcomes={name: changes for name in OUTCOMES if (changes := _changes(a, b, name))},
             )
@@ -736,6 +738,14 @@ def row_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
     """Return the rows of two replays that asked one prompt at the same turn."""
     mine = {_pair(row): row for row in a}
     return [(mine[_pair(row)], row) for row in b if _pair(row) in mine]
+
+
+def same_prompts(a: Iterable[Row], b: Iterable[Row]) -> bool:
+    """Whether prompts of one name have one length in two replays: a file of prompts may have been
+    edited between them."""
+    lengths = [(x["prompt_tokens"], y["prompt_tokens"]) for x, y in row_pairs(a, b)]
+    known = [mine == theirs for mine, theirs in lengths if None not in (mine, theirs)]
+    return sum(known) >= ENOUGH_PAIRED * len(known)
 
 
 def _changes(a: Iterable[Row], b: Iterable[Row], name: str) -> tuple[int, int, int] | None:

@@ -140,8 +140,9 @@ def _outcomes(bad: int, speculates: bool) -> list[ClientRow]:
     return [client_row(n, json_ok=n >= bad, digest=f"{n}", **rounds) for n in range(30)]
 
 
-def _lengths(accepted: int) -> list[ClientRow]:
-    return [client_row(n, accepted=[accepted, n % 3], verified=[4, 4]) for n in range(30)]
+def _lengths(accepted: int, **values: Any) -> list[ClientRow]:
+    rounds = [{"accepted": [accepted, n % 3], "verified": [4, 4]} for n in range(30)]
+    return [client_row(n, **one, **values) for n, one in enumerate(rounds)]
 
 
 def _timed(tpot_s: float, speculates: bool) -> list[ClientRow]:
@@ -209,6 +210,13 @@ def test_it_speaks_on_one_replay_and_not_on_the_other(tmp_path: Path, name: str)
     assert all((finding.statement, finding.advice, finding.because, finding.evidence))
     assert REPLAYS[name].need.met(loud.replay_cases[-1])
     assert name not in {f.id for f in _analysis(tmp_path / "quiet", *silent).findings}
+
+
+def test_prompts_of_one_name_and_other_lengths_are_not_the_same(tmp_path: Path) -> None:
+    """A file of prompts, named by their rows, was edited between two replays."""
+    other = _analysis(tmp_path, _lengths(2), _lengths(1, prompt_tokens=31))
+    assert "replays_differ" not in {finding.id for finding in other.findings}
+    assert other.versus[0].length_ratio is None
 
 
 def test_twelve_conditions_without_a_difference_rarely_show_one(tmp_path: Path) -> None:
