@@ -16,6 +16,7 @@ from driftscope.analysis.summary.run_summary import RunSummary, first_token_diff
 from driftscope.analysis.time_per_token import (
     ONE_TOKEN,
     WIDEST,
+    WORTH,
     Policy,
     Prediction,
     Recorded,
@@ -176,7 +177,7 @@ class Next:
     k: int
     guess: float | None
     """Guessed gain over the K that ran; None for a K above all that ran, of which nothing is
-    known but a bound, or if the guess is no gain."""
+    known but a bound, or if the guess is no gain of more than WORTH."""
     most: float | None
     """Largest possible gain over the K that ran; None if it has no bound."""
 
@@ -268,7 +269,7 @@ def _next(k: int, times: Times, ran: int | None, best: int | None, growth: float
     if k < len(by_k):
         ratio = speed_ratio(times.ran, by_k[k])
         guess = ratio.value - 1.0
-        return Next(k=k, guess=guess if guess > 0 else None, most=_finite(ratio.high - 1.0))
+        return Next(k=k, guess=guess if guess > WORTH else None, most=_finite(ratio.high - 1.0))
     if best is None or best == ran:
         return Next(k=k, guess=None, most=growth)
     over_best = speed_ratio(times.ran, by_k[best]).high

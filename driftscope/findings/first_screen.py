@@ -24,6 +24,7 @@ from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
 from driftscope.analysis.speed import SpeedAtLoad, speed_by_means
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
+from driftscope.analysis.time_per_token import WORTH
 from driftscope.findings.case import Case
 from driftscope.findings.finding import URGENT, Answer, Finding, Headline, Severity, Topic, capital
 from driftscope.findings.rules_compare import without_interval
@@ -508,7 +509,7 @@ def _k_reference(run: RunSummary, advice: Advice | None) -> str:
     if advice.none_is_faster:
         return "no speculation serves faster"
     best, gain = advice.overall.best_k, advice.overall.gain
-    if best == run.k and not run.mixed:
+    if (best == run.k and not run.mixed) or gain.value < WORTH:
         return "no other K is predicted to be faster"
     if advice.worth_it:
         return f"K = {best} is predicted {percent(gain.value)} faster"
