@@ -47,7 +47,7 @@ def ingest(path: Path, name: str | None = None) -> tuple[Reader, tuple[Figures, 
     try:
         found = tuple(completed(figures) for figures in reader.read(file))
     except BadFigureError as error:
-        raise UsageError(f"{path}: is no file of {reader.title}: {error}") from error
+        raise UsageError(f"{path}: cannot be read as {reader.name}: {error}") from error
     if all(figures.is_empty and figures.accepted is None for figures in found):
         raise UsageError(f"{path}: {reader.title}: holds no figure of acceptance or time")
     if where:

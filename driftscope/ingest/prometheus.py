@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -42,7 +42,7 @@ from driftscope.telemetry.prometheus import (
     EngineMetrics,
     EnginePage,
     Sample,
-    metrics_of,
+    engines_on,
     page_of_all,
     page_of_samples,
     samples_of_engine,
@@ -200,16 +200,27 @@ def prometheus_text(file: ResultFile) -> Iterator[Figures]:
 
     Sources: see `driftscope.telemetry.prometheus`.
     """
+
+    def read(metrics: EngineMetrics, samples: list[Sample]) -> Iterator[Figures]:
+        said = f"the page is {metrics.title}'s; counts are since the server's start"
+        return figures_of(page_of_samples(metrics, samples), SINCE_START, said)
+
+    yield from _by_engine(lambda metrics: samples_on(file.text, metrics.names), read)
+
+
+def _by_engine(
+    samples: Callable[[EngineMetrics], Iterable[Sample]],
+    read: Callable[[EngineMetrics, list[Sample]], Iterable[Figures]],
+) -> Iterator[Figures]:
+    """Yield what `read` returns of each engine that has samples; with several, under its name."""
     try:
-        found = samples_of_engine(file.text)
-        if found is None:
-            return
-        metrics, samples = found
-        page = page_of_samples(metrics, samples)
+        found = list(engines_on(samples))
+        for metrics, mine in found:
+            for figures in read(metrics, mine):
+                name = f"{metrics.title} {figures.part}".strip()
+                yield replace(figures, part=name) if len(found) > 1 else figures
     except BadPageError as error:
         raise BadFigureError(str(error)) from error
-    said = f"the page is {metrics.title}'s; counts are since the server's start"
-    yield from figures_of(page, SINCE_START, said)
 
 
 def _is_prometheus_range(file: ResultFile) -> bool:
@@ -242,10 +253,7 @@ def prometheus_range(file: ResultFile) -> Iterator[Figures]:
             "no series of an engine that speculates; query the counters themselves, such as "
             '{__name__=~"vllm:.+"}, because rate() and increase() drop their names'
         )
-    try:
-        yield from _figures(series, ranged=ranged)
-    except BadPageError as error:
-        raise BadFigureError(str(error)) from error
+    yield from _figures(series, ranged=ranged)
 
 
 def _results(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -286,23 +294,22 @@ def _point(name: str, pair: object) -> tuple[float, float]:
 
 
 def _figures(series: Sequence[_Series], *, ranged: bool) -> Iterator[Figures]:
-    found = metrics_of(
+    def read(metrics: EngineMetrics, samples: list[Sample]) -> Iterator[Figures]:
+        page = page_of_samples(metrics, samples)
+        if not ranged:
+            said = f"the series are {metrics.title}'s; counts are since the server's start"
+            return figures_of(page, SINCE_START, said)
+        mine = [one for one in series if one.name in metrics.names]
+        resets = max(counter_increase(metrics, one.name, one.values)[1] for one in mine)
+        words = _range_words(metrics, resets)
+        return figures_of(page, _period(mine), *words, steps=_steps(metrics, mine))
+
+    yield from _by_engine(
         lambda metrics: (
             _sample(metrics, one, ranged=ranged) for one in series if one.name in metrics.names
-        )
+        ),
+        read,
     )
-    if found is None:
-        return
-    metrics, samples = found
-    page = page_of_samples(metrics, samples)
-    if not ranged:
-        said = f"the series are {metrics.title}'s; counts are since the server's start"
-        yield from figures_of(page, SINCE_START, said)
-        return
-    mine = [one for one in series if one.name in metrics.names]
-    resets = max(counter_increase(metrics, one.name, one.values)[1] for one in mine)
-    words = _range_words(metrics, resets)
-    yield from figures_of(page, _period(mine), *words, steps=_steps(metrics, mine))
 
 
 def _steps(metrics: EngineMetrics, series: Sequence[_Series]) -> Steps:

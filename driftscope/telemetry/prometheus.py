@@ -462,24 +462,32 @@ def samples_of_engine(
 ) -> tuple[EngineMetrics, list[Sample]] | None:
     """Return the first of these engines that has a sample of speculation on the page, with its
     samples; None if none has. Raises BadPageError."""
-    return metrics_of(lambda metrics: samples_on(text, metrics.names), engines)
+    return next(engines_on(lambda metrics: samples_on(text, metrics.names), engines), None)
 
 
-def metrics_of(
+def engines_on(
     samples: Callable[[EngineMetrics], Iterable[Sample]],
     engines: Iterable[EngineMetrics] = ENGINES.values(),
-) -> tuple[EngineMetrics, list[Sample]] | None:
-    """Return the first of these engines that has a sample of speculation, with its samples; None if
-    none has. Raises what `samples` raises."""
+) -> Iterator[tuple[EngineMetrics, list[Sample]]]:
+    """Yield each of these engines that has a sample of speculation, with its samples. Raises what
+    `samples` raises."""
     for metrics in engines:
         mine = list(samples(metrics))
         if any(one.name in metrics.of_speculation for one in mine):
-            return metrics, mine
-    return None
+            yield metrics, mine
 
 
 def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
     """Return the figures of an engine's samples, and of each replica; raises BadPageError."""
+    values: dict[tuple[str, Labels], float] = {}
+    for sample in samples:
+        if values.setdefault((sample.name, frozenset(sample.labels.items())), sample.value) != (
+            sample.value
+        ):
+            raise BadPageError(
+                f"{sample.name} has two values for one series; give the pages of two servers, or "
+                "of two times, one by one"
+            )
     mine, labels = _without_repeated_ranks(metrics, samples)
     replicas: defaultdict[tuple[str, ...], list[Sample]] = defaultdict(list)
     for sample in mine:

@@ -166,6 +166,32 @@ def _range(*lengths: float, gauge: bool = False) -> str:
     return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": held}})
 
 
+PAGE = """\
+vllm:spec_decode_num_drafts_total{engine="0"} 1000
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 3000
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 1500
+"""
+GAUGE = 'sglang:spec_accept_length{tp_rank="0"} 1.0\nsglang:num_running_reqs{tp_rank="0"} 4\n'
+
+
+def test_each_engine_of_a_page_has_rows(tmp_path: Path) -> None:
+    (path := tmp_path / "a.prom").write_text(PAGE + GAUGE)
+    found = {figures.part: figures for figures in ingest(path)[1]}
+    assert found["vLLM"].mean_length == 2.5 and found["SGLang"].mean_length == 1.0
+    assert "nothing is accepted" in found["SGLang"].observations[0]
+
+
+@pytest.mark.parametrize(
+    ("second", "code"), [(PAGE, EXIT_OK), (PAGE.replace("1500", "20"), EXIT_USAGE)]
+)
+def test_two_pages_of_the_same_series_in_one_file_are_refused(
+    second: str, code: int, tmp_path: Path
+) -> None:
+    (path := tmp_path / "a.prom").write_text(PAGE + second)
+    done = run_command("ingest", path)
+    assert done.returncode == code and ("two values for one series" in done.stderr) is bool(code)
+
+
 def _iterations(*lengths: float) -> str:
     """Return what TensorRT-LLM says of 30 iterations for each length."""
     stats = [

@@ -778,6 +778,17 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     case(
+        "86",
+        PAGES,
+        "one Prometheus for vLLM and SGLang (file 62562733941)",
+        "vLLM accepts 2.52, SGLang nothing",
+        typed(
+            "ingest 86-fleet.json",
+            r"vLLM +– +5,200 +2\.52 .*SGLang +– +– +1\.00 ",
+            "SGLang: nothing is accepted",
+        ),
+    ),
+    case(
         "rules",
         BOARDS,
         "vllm#24049, neutree: boards and alerts without the probe",
