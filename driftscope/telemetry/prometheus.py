@@ -479,15 +479,6 @@ def engines_on(
 
 def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
     """Return the figures of an engine's samples, and of each replica; raises BadPageError."""
-    values: dict[tuple[str, Labels], float] = {}
-    for sample in samples:
-        if values.setdefault((sample.name, frozenset(sample.labels.items())), sample.value) != (
-            sample.value
-        ):
-            raise BadPageError(
-                f"{sample.name} has two values for one series; give the pages of two servers, or "
-                "of two times, one by one"
-            )
     mine, labels = _without_repeated_ranks(metrics, samples)
     replicas: defaultdict[tuple[str, ...], list[Sample]] = defaultdict(list)
     for sample in mine:
@@ -499,7 +490,17 @@ def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> Engine
         if any(sample.name in metrics.of_speculation for sample in some)
     }
     pages = {name: page_of_all(metrics, some) for name, some in named.items()}
-    return replace(page_of_all(metrics, mine), replicas=pages)
+    page = replace(page_of_all(metrics, mine), replicas=pages)
+    values: dict[tuple[str, Labels], float] = {}
+    for sample in samples:
+        if values.setdefault((sample.name, frozenset(sample.labels.items())), sample.value) != (
+            sample.value
+        ):
+            raise BadPageError(
+                f"{sample.name} has two values for one series; give the pages of two servers, or "
+                "of two times, one by one"
+            )
+    return page
 
 
 def _without_repeated_ranks(
