@@ -9,7 +9,7 @@ and without such a stretch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -50,6 +50,10 @@ LEFT_OF_GAIN = 0.5
 driftscope's own bound: with less, waiting for the first token decides as much."""
 MOST_ODD = 1 / 3
 """Largest share of the answers that count as a stretch beside the rule."""
+OF_MACHINE = 0.25
+"""Share of the difference in the time per token, in logarithms, from which the time to the first
+token shows that the machines differ. This is driftscope's own bound: half of that time may pass
+outside the engine, which is as fast on any machine."""
 ASSUMED_ROUNDS = 4
 """Number of rounds that RUN_EFFECT counts like, beside those that were measured: fewer would let
 two rounds that agree by chance make a difference certain."""
@@ -189,19 +193,35 @@ def speeds_of(
         ]
         at_load = _at_load(first[key], second[key], cells, facts)
         found += [] if at_load is None else [at_load]
-    machines = _of_machines(found, {urlsplit(replay.url).hostname for replay in (other, own)})
-    return tuple(replace(one, answers=one.answers.and_also(machines)) for one in found)
+    hosts = {_host(replay) for replay in (other, own)}
+    alone = next((one for one in found if one.load == f"1{AT_ONCE}"), None)
+    return tuple(
+        replace(one, answers=one.answers.and_also(_of_machines(one, alone, len(hosts) > 1)))
+        for one in found
+    )
 
 
-def _of_machines(speeds: Sequence[SpeedAtLoad], hosts: Set[str | None]) -> list[RunDifference]:
-    """Return that the servers differ in more than speculation, if they do in the time to the first
-    token of one request at a time. Speculation does not shorten that; a drafter may make it longer,
-    and so may a slower machine."""
-    alone = [
-        one.by_client.get(TTFT)
-        for one in speeds
-        if one.load == f"1{AT_ONCE}" and CACHE not in {d.name for d in one.answers.differences}
-    ]
+def _host(replay: ReplaySummary) -> str | None:
+    """Return the name of the server's machine; those of this machine are one."""
+    name = urlsplit(replay.url).hostname
+    return "localhost" if name in ("127.0.0.1", "::1") else name
+
+
+def _of_machines(
+    at_load: SpeedAtLoad, alone: SpeedAtLoad | None, elsewhere: bool
+) -> list[RunDifference]:
+    """Return that the servers differ in more than speculation, if the time to the first token of
+    one request at a time, `alone`, does as that per token at a load does. Speculation does not
+    shorten it. A drafter may make it longer, and so may a slower machine `elsewhere`."""
+    if alone is None or TTFT not in alone.by_client:
+        return []
+    first, decisive = alone.by_client[TTFT], at_load.decisive
+    cached = any(found.name == CACHE for found in alone.answers.differences)
+    if cached or decisive.faster is None or first.faster is not decisive.faster:
+        return []
+    part = math.log(first.value) / math.log(decisive.value)
+    if part < OF_MACHINE or not (first.faster or elsewhere):
+        return []
     return [
         RunDifference(
             name="time to the first token at 1 at once, which speculation does not shorten"
@@ -212,8 +232,6 @@ def _of_machines(speeds: Sequence[SpeedAtLoad], hosts: Set[str | None]) -> list[
             explains=(Claim.SPEED,),
             settle="Ask both on one machine that does nothing else, with no prompt in a cache.",
         )
-        for first in alone
-        if first is not None and (first.faster or (len(hosts) > 1 and first.faster is False))
     ]
 
 

@@ -16,7 +16,7 @@ from driftscope.analysis.advice import (
 )
 from driftscope.analysis.comparability import Claim
 from driftscope.analysis.number_words import between_percent, count, listed, milliseconds, percent
-from driftscope.analysis.replays import AGAIN, SPECULATION, ReplaySummary
+from driftscope.analysis.replays import AGAIN, SPECULATION, ReplaySummary, load_words
 from driftscope.analysis.speed import (
     AT_ONCE,
     CLOCKS_APART,
@@ -161,7 +161,11 @@ def _measured_as_served(
 
 
 def _means_alone(replay: ReplayCase) -> str:
-    """Return the times per token of two files that hold sums only, or that there are no pairs."""
+    """Return the times per token of two files that hold sums only, or why there are no pairs."""
+    rows = replay.run.rows, replay.reference.rows if replay.reference else ()
+    mine, theirs = (list(dict.fromkeys(map(load_words, some))) for some in rows)
+    if mine and theirs and not {*mine} & {*theirs}:
+        return f"with it at loads of {listed(mine)}, without it at {listed(theirs)}"
     times = [
         next((cell.tpot_s for cell in run.cells if cell.totals is not None), None)
         for run in (replay.run, replay.reference)

@@ -55,12 +55,11 @@ def _replay(run: Path, tpot_s: float, *, drafts: bool, answered: int = 32, **val
         client_row(
             32 * load + at,
             pair=f"p{at}",
-            concurrency=4 if load else 1,
             tpot_s=tpot_s * (1 + 0.02 * (at % 3)) * (1.5 if load and drafts else 1.0),
             accepted=[1, 3] if drafts else None,
             verified=[4, 4] if drafts else None,
             ended=Ended.ANSWERED if at < answered else Ended.TIMEOUT,
-            **values,
+            **{"concurrency": 4 if load else 1, **values},
         )
         for load in (0, 1)
         for at in range(32)
@@ -155,16 +154,28 @@ def test_what_else_explains_a_speedup_is_no_yes(
 def test_servers_on_two_machines_are_compared_if_those_are_alike(tmp_path: Path) -> None:
     """Speculation that costs time is told from a slower machine by the time to the first token."""
     plain = _replay(tmp_path / "plain" / "client", 0.01, drafts=False)
-    for ttft_s, url, answer in (
-        (0.1, "http://y/v1", Answer.NO),
-        (0.2, "http://x/v1", Answer.NO),
-        (0.2, "http://y/v1", Answer.CANNOT_TELL),
+    for tpot_s, ttft_s, url, answer in (
+        (0.02, 0.1, "http://y/v1", Answer.NO),
+        (0.02, 0.2, "http://x/v1", Answer.NO),
+        (0.02, 0.2, "http://y/v1", Answer.CANNOT_TELL),
+        (0.005, 0.112, "http://y/v1", Answer.YES),
+        (0.005, 0.088, "http://y/v1", Answer.YES),
+        (0.005, 0.05, "http://y/v1", Answer.CANNOT_TELL),
     ):
-        run = _replay(tmp_path / f"{ttft_s} {url[7]}" / "client", 0.02, drafts=True, ttft_s=ttft_s)
+        folder = tmp_path / f"{tpot_s} {ttft_s} {url[7]}" / "client"
+        run = _replay(folder, tpot_s, drafts=True, ttft_s=ttft_s)
         text = (run / "manifest.json").read_text()
         (run / "manifest.json").write_text(text.replace("http://x/v1", url))
         found = _pays(analyze(Inputs(sources=[run], labels=["spec"], baseline=plain)))
         assert found.answer is answer, found.statement
+
+
+def test_replays_at_other_loads_are_said_to_be_so(tmp_path: Path) -> None:
+    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False, concurrency=16)
+    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True)
+    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    assert found.answer is Answer.CANNOT_TELL
+    assert found.statement.endswith("told: with it at loads of 1 and 4, without it at 16")
 
 
 def test_one_of_several_loads_and_servers_is_no_yes_by_chance() -> None:
