@@ -54,9 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: turns[_group(item)])
 
 
-LONG = ("vllm", "sglang", "slow", "browser", "process")
-"""Groups with tests of these markers go first, in this order: at the end of a session no process
-is left alone with a long one."""
+LONG = ("vllm", "sglang", "process", "slow", "browser")
+"""Groups with tests of these markers go first, in this order: those that wait for processes lie
+beside the engines, and at the end of a session no process is left alone with a long one."""
 
 
 def _group(item: pytest.Item) -> str:
