@@ -587,6 +587,10 @@ _JSON, _HEAD_BYTES = re.compile(rb"\s*[\[{]"), 1024
 
 def open_result(path: Path) -> ResultFile:
     """Read a file. Raises UsageError for one that cannot be read, is no text, or is too large."""
+    if path.parts[:1] in (("http:",), ("https:",)):
+        raise UsageError(
+            f"{path}: is a URL; save it with `curl`, or see it with `driftscope watch`"
+        )
     try:
         with open_regular(path) as descriptor:
             head = os.read(descriptor, _HEAD_BYTES)

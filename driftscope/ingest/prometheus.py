@@ -187,6 +187,7 @@ def _is_prometheus_text(file: ResultFile) -> bool:
         ("# TYPE sglang:", "sglang:spec_accept_length"),
         ("# TYPE llamacpp:", "llamacpp:spec_decode_num_drafts"),
         ("# TYPE trtllm_", "trtllm_spec_decode_num_accepted_tokens"),
+        (":spec_decode_num_drafts", "vllm:"),
     ),
     title="Prometheus page of vLLM, SGLang, TensorRT-LLM, llama.cpp or LMDeploy",
     gives="acceptance length, rates by position (not SGLang), mean times (vLLM, TensorRT-LLM)",

@@ -181,6 +181,13 @@ def test_each_engine_of_a_page_has_rows(tmp_path: Path) -> None:
     assert "nothing is accepted" in found["SGLang"].observations[0]
 
 
+def test_a_url_and_an_empty_file_say_what_to_do(tmp_path: Path) -> None:
+    (path := tmp_path / "a.log").write_text("\n")
+    assert_fails(run_command("ingest", path), EXIT_USAGE, "is empty", "2>&1")
+    url = "http://localhost:8000/metrics"
+    assert_fails(run_command("ingest", url), EXIT_USAGE, "driftscope watch")
+
+
 @pytest.mark.parametrize(
     ("second", "code"), [(PAGE, EXIT_OK), (PAGE.replace("1500", "20"), EXIT_USAGE)]
 )
@@ -411,6 +418,14 @@ def test_ranks_have_rows_of_their_own_and_copies_of_the_first_are_counted_once(
         (
             '{"predicted_ms": 4}',
             "nearest is llamacpp-responses .*: has predicted_ms, lacks timings",
+        ),
+        (
+            'other:spec_decode_num_drafts_total{engine="0"} 4\n',
+            "nearest is prometheus .*: has :spec_decode_num_drafts, lacks vllm:",
+        ),
+        (
+            "vllm:num_requests_running 4\n",
+            "nearest is prometheus .*: has vllm:, lacks :spec_decode_num_drafts",
         ),
         ('{"steps": 1, "metrics": 2}', "nearest is specforge .*: has steps, metrics, lacks topk"),
     ],
