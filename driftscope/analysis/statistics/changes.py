@@ -244,7 +244,7 @@ LEAST_STRETCH = 3
 """Fewest values of a stretch, and fewest outside of it."""
 MOST_PLACES = 128
 """Number of places at which a stretch may begin or end; of more values, neighbours count as one."""
-STRETCH_BY_CHANCE = 0.05
+STRETCH_BY_CHANCE = 0.1
 """Share of random orders with a stretch as odd. To look at one in vain costs little; to miss one
 makes a wrong answer (`make calibration`, table speed)."""
 STRETCH_ORDERS = 199
