@@ -57,8 +57,8 @@ TIME, NOTHING = "time", "nothing accepted"
 _CONTEXT_OR_LOAD = (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING)
 LINE, INTERVAL, REQUEST = "line", "interval", "request"
 """Names of one observation."""
-MOST_INTERVALS = 240
-"""Intervals into which a series is split, to look for changes: four hours of minutes."""
+MOST_INTERVALS = 120
+"""Intervals into which a series is split, to look for changes: two hours of minutes."""
 Length = Annotated[float, Within(ge=0.0, le=MAX_K + 1.0)]
 Values = NDArray[np.float64]
 

@@ -243,7 +243,7 @@ HALF_DEAD = (*STEADY, *STEADY, *(16 * [1.0]))
         (_range(*HALF_DEAD, *STEADY, gauge=True), "16 of 40 intervals at 1.00", 3),
         (_range(*STEADY, *STEADY), "", 0),
         (_range(*HALF_DEAD).replace("drafts_total", "drafts"), "16 of 32 intervals at 1.00", 3),
-        (_iterations(*HALF_DEAD), "16 of 32 intervals at 1.00|120 of 240 intervals", 3),
+        (_iterations(*HALF_DEAD), "60 of 120 intervals at 1.00", 3),
         (_iterations(*STEADY, *STEADY), "", 0),
         (_responses(*STEADY, 1.0, 1.0, 1.0), "3 of 11 requests at 1.00: nothing was accepted", 4),
         (_responses(*STEADY), "", 4),
