@@ -156,7 +156,7 @@ def _names(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("way", [SHUTDOWN, SIGTERM, EXIT])
+@pytest.mark.parametrize("way", [SHUTDOWN, pytest.param(SIGTERM, marks=pytest.mark.nightly), EXIT])
 def test_aborted_and_running_requests_have_regions(tmp_path: Path, way: str) -> None:
     run, said = _run_stopped(tmp_path / "run", way)
     rows = _rows(run)
@@ -188,19 +188,31 @@ def test_what_a_kill_leaves_is_not_recorded(tmp_path: Path) -> None:
     assert sum(found.values()) == sum(row["verified"] > 0 for row in verify)
 
 
-@pytest.mark.parametrize("runner", ["v1", "v2"])
-def test_adapters_and_updates_are_recorded(tmp_path: Path, runner: str) -> None:
-    adapter = write_adapter(tmp_path / "adapter", TARGET)
-    other = changed(tmp_path / "other", "target", weights=_negate_last_layer)
-    run, answers = {}, {}
-    for name, probe in (("on", {"EVERY": "1"}), ("off", {})):
-        folder, job = tmp_path / name, Job(drafter="eagle31", runner=runner, probe=probe)
-        answers[name] = run_scene("weights", job, folder, adapter, other)
-        run[name] = folder / "run"
-    assert answers["on"] == answers["off"]
-    assert answers["on"][0] != answers["on"][2] == answers["on"][3]
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An adapter, and other weights of the target."""
+    folder: Path = tmp_path_factory.mktemp("weights")
+    adapter = write_adapter(folder / "adapter", TARGET)
+    return adapter, changed(folder / "other", "target", weights=_negate_last_layer)
 
-    trace = read_trace(run["on"])
+
+@pytest.fixture(scope="module")
+def unprobed(weights: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Answers without the probe, which are the same on both runners."""
+    return run_scene("weights", Job(drafter="eagle31"), tmp_path_factory.mktemp("off"), *weights)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_adapters_and_updates_are_recorded(
+    weights: tuple[Path, Path], unprobed: Any, tmp_path: Path, runner: str
+) -> None:
+    job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"})
+    answers = run_scene("weights", job, tmp_path, *weights)
+    assert answers == unprobed
+    assert answers[0] != answers[2] == answers[3]
+
+    run = tmp_path / "run"
+    trace = read_trace(run)
     assert trace.problems == ()
     rows = trace.request.to_pylist()
     assert sum(row["adapter"] == ADAPTER for row in rows) == REQUESTS
@@ -208,12 +220,12 @@ def test_adapters_and_updates_are_recorded(tmp_path: Path, runner: str) -> None:
     (update,) = noted_updates(trace.statuses)[0][-1:]
     assert update.version == VERSION
 
-    by = {part.label: part for part in summarise(run["on"], "run", by="adapter").segments}
+    by = {part.label: part for part in summarise(run, "run", by="adapter").segments}
     assert {name: part.requests for name, part in by.items()} == {
         "(no adapter)": 3 * REQUESTS,
         ADAPTER: REQUESTS,
     }
-    summary = summarise(run["on"], "run", by="weights")
+    summary = summarise(run, "run", by="weights")
     parts = {part.label: part for part in summary.segments}
     assert {name: part.requests for name, part in parts.items()} == {
         "as started": 2 * REQUESTS,

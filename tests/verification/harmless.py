@@ -6,6 +6,7 @@ The probe records every round, samples, or fails in each of its hooks.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from support.engine_process.job import Job, Outcome, run_jobs
@@ -21,23 +22,28 @@ PLAIN = {"drafter": "", "requests": 4, "llm": {"speculative_config": None}}
 JOBS = {
     "v1 off": Job(**BOTH_SIZES),
     "v1 sampled": Job(**BOTH_SIZES, probe={"EVERY": str(SAMPLED_EVERY)}),
-    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after", "EVERY": "1"}, processes=True),
+    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after", "EVERY": "1"}),
     "v1 compiled off": Job(drafter="eagle31", compiled=True, env=WITHOUT_AOT),
     "v2 off": Job(drafter="eagle31", **V2),
     "v2 raising": Job(drafter="eagle31", **V2, probe={"TEST_RAISE": "before", "EVERY": "1"}),
-    "v1 plain": Job(**PLAIN, probe={"EVERY": "1"}, processes=True),
+    "v1 plain": Job(**PLAIN, probe={"EVERY": "1"}),
     "v1 plain off": Job(**PLAIN),
     "v2 plain": Job(**PLAIN, runner="v2", probe={"EVERY": "1"}),
     "v2 plain off": Job(**PLAIN, runner="v2"),
 }
+AT_NIGHT = ("v1-processes raising", "v1-processes plain")
+"""Jobs that `make test` leaves to `make nightly`."""
+JOBS |= {name: replace(JOBS[name.replace("-processes", "")], processes=True) for name in AT_NIGHT}
 WITHOUT = {
     "v1-eager eagle31": "v1 off",
     "v1 sampled": "v1 off",
     "v1 raising": "v1 off",
+    "v1-processes raising": "v1 off",
     "v1-compiled eagle31": "v1 compiled off",
     "v2 eagle31": "v2 off",
     "v2 raising": "v2 off",
     "v1 plain": "v1 plain off",
+    "v1-processes plain": "v1 plain off",
     "v2 plain": "v2 plain off",
 }
 """Engine with the probe -> the equivalent one without it."""

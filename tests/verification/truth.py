@@ -42,8 +42,11 @@ JOBS = {
     }.items()
     for drafter in ("eagle3", "eagle31")
 }
-JOBS["v1-eager eagle31"] = replace(JOBS["v1-eager eagle31"], processes=True)
+JOBS["v1-processes eagle31"] = replace(JOBS["v1-eager eagle31"], processes=True)
 JOBS["v1-compiled eagle3"] = replace(JOBS["v1-compiled eagle3"], env=WITHOUT_AOT)
+AT_NIGHT = ("v1-compiled eagle3", "v1-processes eagle31", "v2 eagle3")
+"""Jobs that `make test` leaves to `make nightly`. It has both drafters eager, the one with every
+norm compiled and on V2, and servers of several processes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from support.engine_process.job import CORES, Job, environment
+from support.engine_process.job import BLOCKS, CORES, Job, environment
 from support.waiting import free_port
 
 from driftscope_lab.trio import trio_path
@@ -122,6 +122,8 @@ def serve(
         "--max-num-seqs",
         "8",
         "--enforce-eager",
+        "--num-gpu-blocks-override",
+        str(BLOCKS),
         "--served-model-name",
         MODEL,
         "--host",
