@@ -122,11 +122,11 @@ def with_run_effect(
     return ends or interval
 
 
-def speed_by_means(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:
-    """Return the time per token of the first run over that of the second, with its 95% interval;
-    None if either is not known."""
+def speed_by_means(slow: Latency, fast: Latency, servers: int = 1) -> tuple[float, Interval] | None:
+    """Return the time per token of the first run over that of the second, one of so many `servers`
+    that are compared with the first, with its 95% interval; None if either is not known."""
     found = ratio(slow.tpot_s, slow.tpot_s_interval, fast.tpot_s, fast.tpot_s_interval)
-    return None if found is None else (found[0], with_run_effect(*found))
+    return None if found is None else (found[0], with_run_effect(*found, servers=servers))
 
 
 def measured_effect(rounds: Sequence[float]) -> float:

@@ -225,9 +225,8 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
     partly = answer is Answer.NO and len(slower) < len(speeds)
     return Finding(
         **_measured(answer),
-        statement="; ".join([*parts, *_unsteady(speeds), *_disagreements(speeds)])
-        + taken_off
-        + doubt,
+        statement="; ".join(["; ".join(parts) + doubt, *_unsteady(speeds), *_disagreements(speeds)])
+        + taken_off,
         estimate=speed.value,
         interval=speed.interval,
         evidence=_evidence_at_loads(speeds),
@@ -458,7 +457,7 @@ def faster_than_reference(case: Case) -> Finding | None:
     other = case.reference
     if other is None or other.manifest.target != case.run.manifest.target:
         return None
-    compared = speed_by_means(other.latency, case.run.latency)
+    compared = speed_by_means(other.latency, case.run.latency, len(case.others))
     if compared is None:
         return None
     value, interval = compared

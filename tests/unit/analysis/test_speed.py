@@ -170,6 +170,22 @@ def test_servers_on_two_machines_are_compared_if_those_are_alike(tmp_path: Path)
         assert found.answer is answer, found.statement
 
 
+@pytest.mark.parametrize(("runs", "answer"), [(2, Answer.YES), (5, Answer.CANNOT_TELL)])
+def test_the_fastest_of_several_runs_is_not_faster_by_chance(
+    tmp_path: Path, runs: int, answer: Answer
+) -> None:
+    """All but the last are alike, which is a sixth faster: two starts of one server differ so in
+    one of fifty pairs."""
+    truth = Truth(requests=60, rounds=20, k=4, batches=(1,))
+    fast = replace(truth.cost, base_s=0.0078)
+    costs = [*[truth.cost] * (runs - 1), fast]
+    sources = [simulate(tmp_path / f"{n}", replace(truth, cost=c)) for n, c in enumerate(costs)]
+    analysis = analyze(Inputs(sources=sources, labels=[f"r{n}" for n in range(runs)]))
+    last = [one for one in analysis.answers if one.reference and one.runs == (f"r{runs - 1}",)]
+    (found,) = [one for one in last if one.topic is Topic.PAYS]
+    assert found.answer is answer, found.statement
+
+
 def test_replays_at_other_loads_are_said_to_be_so(tmp_path: Path) -> None:
     plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False, concurrency=16)
     spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True)
