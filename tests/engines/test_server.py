@@ -148,10 +148,90 @@ def test_records_of_all_processes_join_by_the_same_hashes(
     assert IDENTIFIERS_OFF in trace.manifest.notes
 
 
+FOLLOWED_S = 2.0
+"""Time, in seconds, after which the engine core has certainly applied a change made in the
+worker."""
+
+
+def test_a_server_by_its_run_directory(servers: dict[str, Server]) -> None:
+    server = servers["kill"]
+    worker = _worker(server)
+    assert (worker["recording"], worker["rate"]) == (True, 1.0)
+    probe_answer("set", str(server.run), "--label", "chosen", "--every", "2")
+    time.sleep(FOLLOWED_S)
+    _ask(server, "header", headers={"X-Driftscope-Label": "chosen"})
+    _ask(server, "body", vllm_xargs={"driftscope_label": "chosen"})
+    _ask(server, "other", headers={"X-Driftscope-Label": "other"})
+    _ask(server, "unlabelled")
+
+    processes = probe_answer("stop", str(server.run))["processes"]
+    assert [p["answered"] for p in processes] == [True, True]
+    assert {p["source"].split("-")[0]: p["recording"] for p in processes} == {
+        "engine0": None,
+        "worker0": False,
+    }
+    assert {tuple(p["control"]["labels"]) for p in processes} == {("chosen",)}
+    _ask(server, "stopped", headers={"X-Driftscope-Label": "chosen"})
+    probe_answer("start", str(server.run))
+    probe_answer("set", str(server.run), "--all-labels", "--budget", "50%")
+    assert _worker(server)["control"] | {"revision": 0} == {
+        "revision": 0,
+        "labels": [],
+        "every": None,
+        "budget": 0.5,
+        "per_head": False,
+    }
+    _ask(server, "all")
+    until(lambda: "all" in _requests(read_trace(server.run)))
+    trace = read_trace(server.run)
+    assert all("is still recording" in problem for problem in trace.problems)
+    assert {name: (row["label"], row["traced"]) for name, row in _requests(trace).items()} == {
+        "header": ("chosen", True),
+        "body": ("chosen", True),
+        "other": ("other", False),
+        "unlabelled": (None, False),
+        "stopped": ("chosen", True),
+        "all": (None, True),
+    }
+    drafted = trace.draft.to_pandas()
+    drafted["name"] = [_name(name) for name in drafted.request]
+    drafted = drafted[drafted.name != "req"]
+    assert {"header", "body"} <= set(drafted.name) <= {"header", "body", "all"}
+    assert set(drafted[drafted.name != "all"].rate) == {0.5}
+
+
+def _requests(trace: Trace) -> dict[str, dict[str, Any]]:
+    """Return the rows of the requests that `_ask` sent, by name."""
+    rows = {_name(row["request"]): row for row in trace.request.to_pylist()}
+    return {name: row for name, row in rows.items() if name != "req"}
+
+
+def _worker(server: Server) -> dict[str, Any]:
+    processes = probe_answer("status", str(server.run))["processes"]
+    (worker,) = (process for process in processes if process["source"].startswith("worker"))
+    return worker
+
+
+def _ask(server: Server, name: str, **rest: Any) -> None:
+    server.complete(
+        name,
+        prompt=load_prompts()[0].in_distribution,
+        add_special_tokens=False,
+        max_tokens=40,
+        **rest,
+    )
+
+
+def _name(request: str) -> str:
+    """Return the name in a request id: "cmpl-header-0-1a2b" -> "header"."""
+    return request.split("-")[1]
+
+
 def test_kill_9_of_the_worker_leaves_a_readable_run(
     servers: dict[str, Server], tmp_path: Path
 ) -> None:
     server = servers["kill"]
+    probe_answer("set", str(server.run), "--every", "1")
     ask(server, 2, 20)
     thread = threading.Thread(target=lambda: _swallow(server), daemon=True)
     thread.start()
@@ -195,11 +275,6 @@ def _swallow(server: Server) -> None:
             ask(server, 6, 400)
 
 
-FOLLOWED_S = 2.0
-"""Time, in seconds, after which the engine core has certainly applied a change made in the
-worker."""
-
-
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
     job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"})
@@ -228,88 +303,6 @@ def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
     answers = [one["answer"] for one in said]
     assert answers[1]["recording"] is False and answers[2]["recording"] is True
     assert answers[-1]["control"]["budget"] == 0.5
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serve(tmp_path) as started:
-        yield started
-
-
-def test_a_server_by_its_run_directory(server: Server) -> None:
-    worker = _worker(server)
-    assert (worker["recording"], worker["rate"]) == (True, 1.0)
-    probe_answer("set", str(server.run), "--label", "chosen", "--every", "2")
-    time.sleep(FOLLOWED_S)
-    _ask(server, "header", headers={"X-Driftscope-Label": "chosen"})
-    _ask(server, "body", vllm_xargs={"driftscope_label": "chosen"})
-    _ask(server, "other", headers={"X-Driftscope-Label": "other"})
-    _ask(server, "unlabelled")
-
-    processes = probe_answer("stop", str(server.run))["processes"]
-    assert [p["answered"] for p in processes] == [True, True]
-    assert {p["source"].split("-")[0]: p["recording"] for p in processes} == {
-        "engine0": None,
-        "worker0": False,
-    }
-    assert {tuple(p["control"]["labels"]) for p in processes} == {("chosen",)}
-    _ask(server, "stopped", headers={"X-Driftscope-Label": "chosen"})
-    probe_answer("start", str(server.run))
-    probe_answer("set", str(server.run), "--all-labels", "--budget", "50%")
-    assert _worker(server)["control"] | {"revision": 0} == {
-        "revision": 0,
-        "labels": [],
-        "every": None,
-        "budget": 0.5,
-        "per_head": False,
-    }
-    _ask(server, "all")
-    server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(60) == 0
-    trace = read_trace(server.run)
-    assert trace.problems == ()
-    requests = {_name(row["request"]): row for row in trace.request.to_pylist()}
-    assert {name: row["label"] for name, row in requests.items()} == {
-        "header": "chosen",
-        "body": "chosen",
-        "other": "other",
-        "unlabelled": None,
-        "stopped": "chosen",
-        "all": None,
-    }
-    assert {name: row["traced"] for name, row in requests.items()} == {
-        "header": True,
-        "body": True,
-        "other": False,
-        "unlabelled": False,
-        "stopped": True,
-        "all": True,
-    }
-    drafted = trace.draft.to_pandas()
-    drafted["name"] = [_name(name) for name in drafted.request]
-    assert {"header", "body"} <= set(drafted.name) <= {"header", "body", "all"}
-    assert set(drafted[drafted.name != "all"].rate) == {0.5}
-
-
-def _worker(server: Server) -> dict[str, Any]:
-    processes = probe_answer("status", str(server.run))["processes"]
-    (worker,) = (process for process in processes if process["source"].startswith("worker"))
-    return worker
-
-
-def _ask(server: Server, name: str, **rest: Any) -> None:
-    server.complete(
-        name,
-        prompt=load_prompts()[0].in_distribution,
-        add_special_tokens=False,
-        max_tokens=40,
-        **rest,
-    )
-
-
-def _name(request: str) -> str:
-    """Return the name in a request id: "cmpl-header-0-1a2b" -> "header"."""
-    return request.split("-")[1]
 
 
 def _rows_by_request(drafts: pd.DataFrame) -> dict[str, pd.DataFrame]:
