@@ -141,6 +141,9 @@ class _Kind:
     """Whether a line counts since the server's start."""
 
 
+Lines = list[tuple[_Kind, LogLine]]
+
+
 def _patterns(**fields: str) -> Mapping[str, re.Pattern[str]]:
     return {name: re.compile(pattern) for name, pattern in fields.items()}
 
@@ -480,28 +483,26 @@ def _words_before(head: str, kind: _Kind | None) -> tuple[str, ...]:
     return tuple(word for word in words if not _NO_NAME.fullmatch(word))
 
 
-def _by_k(lines: Sequence[tuple[_Kind, LogLine]]) -> dict[str, list[tuple[_Kind, LogLine]]]:
+def _by_k(lines: Lines) -> dict[str, Lines]:
     """Return the lines of one server by the number of their rates, where that changes: it was
     started again with another K, and lengths of two Ks do not compare. llama.cpp has as many rates
     as a request drafted."""
     k = next((len(line.rates) for _, line in lines if line.rates), 0)
-    by_k: dict[int, list[tuple[_Kind, LogLine]]] = {}
+    by_k: dict[int, Lines] = {}
     for kind, line in lines:
         k = len(line.rates) if kind.marker == _V1 and line.rates else k
         by_k.setdefault(k, []).append((kind, line))
     return {f"K = {k}" if len(by_k) > 1 else "": some for k, some in by_k.items()}
 
 
-def _by_words(
-    lines: Sequence[tuple[_Kind, LogLine]],
-) -> dict[str, list[tuple[_Kind, LogLine]]]:
+def _by_words(lines: Lines) -> dict[str, Lines]:
     """Return the lines by the words before them, where these look like names: few, each of several
     lines. Otherwise all lines are one server's."""
-    by_words: dict[tuple[str, ...], list[tuple[_Kind, LogLine]]] = {}
+    by_words: dict[tuple[str, ...], Lines] = {}
     for kind, line in lines:
         by_words.setdefault(line.words, []).append((kind, line))
     if len(by_words) == 1 or min(map(len, by_words.values())) < FEWEST_OF_A_NAME:
-        return {"": list(lines)}
+        return {"": lines}
     alike = set.intersection(*map(set, by_words))
     return {
         " ".join(word for word in words if word not in alike): some
@@ -545,7 +546,7 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
         every = list(_lines(reversed(list(rows_of(file)))))
     restores = _RESTORES in file.text or any(line.none_refused for _, line in every)
     engines = len({line.engine for _, line in every if line.engine}) > 1
-    by_replica: dict[str, list[tuple[_Kind, LogLine]]] = {}
+    by_replica: dict[str, Lines] = {}
     for kind, line in every:
         if not line.drafter:
             name = f"{line.replica} {line.engine}".strip() if engines else line.replica
