@@ -641,23 +641,23 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
 )
 def falls_in_log(case: ReplayCase) -> Finding | None:
     """Lines of the log, or intervals of a series, accept clearly fewer tokens later, with more
-    context, with more requests at once, or some accept nothing. Each counts as one observation. It
-    is certain of nothing where few requests run at once, or of requests of a file or replay, since
-    another text changes acceptance, too."""
+    context, with more requests at once, or some accept nothing, as at least a tenth of the requests
+    of a file or replay may. Each counts as one observation. It is certain of nothing where few
+    requests run at once, since another text changes acceptance, too."""
     falls = _falls(case)
     if not falls:
         return None
     cell, worst = falls[0]
     where = "" if len(case.run.cells) == 1 else f"in {cell.condition} "
-    few = worst.unit == REQUEST or (
-        worst.running is not None and worst.running < FEW_RUNNING and worst.by != NOTHING
-    )
+    few = worst.running is not None and worst.running < FEW_RUNNING and worst.by != NOTHING
+    few |= worst.unit == REQUEST and worst.lines < CLEAR_SHARE * worst.of
     others = [change.statement for of, change in falls[1:] if of is cell]
     statement = "; ".join([f"{where}{worst.statement}", *others])
-    severity = Severity.HIGH if worst.lost >= CLEAR_STEP else Severity.MEDIUM
+    high = worst.lost >= CLEAR_STEP and worst.unit != REQUEST
+    severity = Severity.HIGH if high else Severity.MEDIUM
     return Finding(
         severity=Severity.INFO if few else severity,
-        answer=Answer.CANNOT_TELL if few else Answer.NO,
+        answer=Answer.CANNOT_TELL if few or worst.unit == REQUEST else Answer.NO,
         headline=Headline.WORSE,
         statement=statement,
         evidence={
@@ -669,8 +669,6 @@ def falls_in_log(case: ReplayCase) -> Finding | None:
         confidence=Trust.LOW if few else Trust.MEDIUM,
         because=f"{count(round(worst.running or 1), 'request')} at once, and another text changes "
         "acceptance, too"
-        if few and worst.unit != REQUEST
-        else "requests differ in their text, which changes acceptance, too"
         if few
         else f"{count(worst.of, worst.unit)}, each one observation",
         advice="Look at what changed at that time: a restart, a longest context, a queue, an "

@@ -245,10 +245,21 @@ HALF_DEAD = (*STEADY, *STEADY, *(16 * [1.0]))
         (_range(*HALF_DEAD).replace("drafts_total", "drafts"), "16 of 32 intervals at 1.00", 3),
         (_iterations(*HALF_DEAD), "60 of 120 intervals at 1.00", 3),
         (_iterations(*STEADY, *STEADY), "", 0),
-        (_responses(*STEADY, 1.0, 1.0, 1.0), "3 of 11 requests at 1.00: nothing was accepted", 4),
+        (_responses(*STEADY, 1.0, 1.0, 1.0), "3 of 11 requests at 1.00: nothing was accepted", 3),
+        (_responses(*STEADY * 3, 1.0, 1.0), "2 of 26 requests at 1.00: nothing was accepted", 4),
         (_responses(*STEADY), "", 4),
     ],
-    ids=["range", "gauge", "steady", "names", "iterations", "even", "requests", "all well"],
+    ids=[
+        "range",
+        "gauge",
+        "steady",
+        "names",
+        "iterations",
+        "even",
+        "requests",
+        "few requests",
+        "all well",
+    ],
 )
 def test_what_accepts_nothing_is_not_hidden_by_the_mean_of_a_series(
     text: str, words: str, code: int, tmp_path: Path

@@ -631,7 +631,7 @@ CASES: tuple[Case, ...] = (
         "notes on requests that stall at 1.00 (file 71364800243)",
         "8 of 24 requests accept nothing, whatever the mean of 1.95 says",
         typed("ingest 72-responses.jsonl -o run-72", "8 of 24 requests at 1.00"),
-        typed("analyze run-72", "8 of 24 requests at 1.00: nothing was accepted there"),
+        typed("analyze run-72", "^.LOOK. 8 of 24 requests", never=("NOTHING FOUND",)),
     ),
     case(
         "73",
