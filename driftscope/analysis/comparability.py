@@ -374,11 +374,18 @@ def comparability_of_answers(
     lengths = [(x["output_tokens"], y["output_tokens"]) for x, y in row_pairs(first, second)]
     found += _answers_cut(*np.array(lengths, dtype=np.float64).reshape(-1, 2).T)
     cached = [
-        sum(row["cached_tokens"] or 0 for row in rows)
-        / max(sum(row["prompt_tokens"] or 0 for row in rows), 1)
-        for rows in (first, second)
+        float(np.mean(shares))
+        for shares in (
+            [
+                row["cached_tokens"] / row["prompt_tokens"]
+                for row in rows
+                if row["cached_tokens"] is not None and row["prompt_tokens"]
+            ]
+            for rows in (first, second)
+        )
+        if shares
     ]
-    if abs(cached[0] - cached[1]) > CACHED_APART:
+    if len(cached) == 2 and abs(cached[0] - cached[1]) > CACHED_APART:
         found.append(
             RunDifference(
                 name=CACHE,

@@ -142,13 +142,21 @@ def test_what_else_explains_a_speedup_is_no_yes(
     tmp_path: Path, own: dict[str, Any], loads: str, words: str
 ) -> None:
     """A token takes half the time, and something else differs; or little does, which is a yes."""
-    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
+    known = {"cached_tokens": 0} if "cached_tokens" in own else {}
+    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False, **known)
     spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True, **own)
     found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
     assert found.answer is (Answer.YES if loads else Answer.CANNOT_TELL)
     assert found.statement.startswith(f"speculation pays{loads}" if loads else "whether")
     assert words in found.statement and (not words) == ("but the" not in found.statement)
     assert loads or "--rounds" not in found.advice, "more of the same does not settle it"
+
+
+def test_a_cache_that_one_server_does_not_report_explains_nothing(tmp_path: Path) -> None:
+    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
+    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True, cached_tokens=18)
+    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    assert found.statement.startswith("speculation pays at 1 and 4 at once: 2.00×")
 
 
 def test_servers_on_two_machines_are_compared_if_those_are_alike(tmp_path: Path) -> None:
