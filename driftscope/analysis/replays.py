@@ -741,8 +741,8 @@ def row_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
 
 
 def same_prompts(a: Iterable[Row], b: Iterable[Row]) -> bool:
-    """Return whether prompts of one name have one length in two replays: a file of prompts may have been
-    edited between them."""
+    """Return whether prompts of one name have one length in two replays: a file of prompts may have
+    been edited between them."""
     lengths = [(x["prompt_tokens"], y["prompt_tokens"]) for x, y in row_pairs(a, b)]
     known = [mine == theirs for mine, theirs in lengths if None not in (mine, theirs)]
     return bool(sum(known) >= ENOUGH_PAIRED * len(known))
