@@ -321,8 +321,8 @@ def _speed(
     if effect > ROUNDS_APART * RUN_EFFECT:
         effect *= float(student(ASSUMED_ROUNDS + len(by_round) - 1.0)) / Z95
     interval = with_run_effect(found.value, found.interval, effect=effect, **facts)
-    for speed in by_round:
-        interval = interval.hull(Interval(low=speed, high=speed))
+    if by_round and (rounds := Interval.of(min(by_round), max(by_round))):
+        interval = interval.hull(rounds)
     odd = 0
     for part in _parts((other, own), quantity, clock):
         rest = paired_ratio(*_in_order(part, quantity, clock))

@@ -97,7 +97,7 @@ def _speed_that_decides(case: Case | ReplayCase) -> Deciding:
     pays."""
     found = _measured_at_loads(case) if isinstance(case, ReplayCase) else does_it_pay(case)
     value = found.estimate or 0.0
-    interval = found.interval or Interval(low=value, high=value)
+    interval = found.interval or Interval.of(value, value)
     known = found.answer is not Answer.CANNOT_TELL
     return Deciding(value=value, interval=interval if known else None, bound=1.0)
 
