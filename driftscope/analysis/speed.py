@@ -64,9 +64,13 @@ RUN_EFFECT disagree in one case of thirty."""
 CLOCKS_APART = 0.1
 """Relative difference of the speedup by the server's clock from that by the clients' from which
 they disagree. This is driftscope's own bound: twice RUN_EFFECT, which both clocks share."""
-TPOT, TTFT, THROUGHPUT = "tpot_s", "ttft_s", "throughput"
-"""Quantities in which servers are compared: time per output token, time to first token, and output
-tokens per second of all requests at once."""
+TPOT, TTFT, THROUGHPUT, WHOLE = "tpot_s", "ttft_s", "throughput", "e2e_s"
+"""Quantities in which servers are compared: time per output token, time to first token, output
+tokens per second of all requests at once, and time per output token with the wait for the first."""
+BUNCHED = 0.1
+"""Share of one server's answers that came in one piece, without a time per token, above which the
+whole answer's time decides: a front end that falls behind its engine passes tokens on in bunches,
+and the time after the first of them is too short."""
 AT_ONCE = " at once"
 """End of the words for a load that keeps a number of requests running."""
 
@@ -144,8 +148,8 @@ class SpeedAtLoad:
     """Speed of one server over another's at one load, on the same prompts."""
 
     decisive: Speed
-    """Speed that decides: in the time per output token as users get it, or else as the server
-    recorded it."""
+    """Speed that decides: in the time per output token as users get it, with the wait for the
+    first one if answers came in one piece, or else as the server recorded it."""
     condition: str
     load: str
     """Load in words, such as "4 at once"."""
@@ -161,10 +165,15 @@ class SpeedAtLoad:
     """Differences between what both answered at this load."""
 
     @property
+    def client(self) -> Speed | None:
+        """Speed that decides by the clients' clock; None if they timed too little."""
+        return self.by_client.get(WHOLE) or self.by_client.get(TPOT)
+
+    @property
     def disagree(self) -> bool:
         """Whether the clients saw another speedup than the server, of which more follows than from
         theirs."""
-        client, server = self.by_client.get(TPOT), self.by_server.get(TPOT)
+        client, server = self.client, self.by_server.get(TPOT)
         if client is None or server is None or not self.clocks.decides(Claim.SPEED):
             return False
         apart = abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
@@ -216,6 +225,8 @@ def _of_machines(
     if alone is None or TTFT not in alone.by_client:
         return []
     first, decisive = alone.by_client[TTFT], at_load.decisive
+    if WHOLE in alone.by_client:  # clients got the first token with others
+        first = alone.by_server.get(TTFT, first)
     cached = any(found.name == CACHE for found in alone.answers.differences)
     if cached or decisive.faster is None or first.faster is not decisive.faster:
         return []
@@ -283,10 +294,12 @@ def _at_load(
             ("server_", (TPOT, TTFT)),
         )
     )
-    decisive = client.get(TPOT) or server.get(TPOT)
+    if any(map(_bunched, (other, own))) and (whole := _speed(other, own, WHOLE, "", facts)):
+        client[WHOLE] = whole
+    decisive = client.get(WHOLE) or client.get(TPOT) or server.get(TPOT)
     if decisive is None:
         return None
-    waiting = _of_waiting(other, own, decisive) if TPOT in client else []
+    waiting = _of_waiting(other, own, decisive) if decisive is client.get(TPOT) else []
     return SpeedAtLoad(
         decisive=decisive,
         condition=own[0]["condition"],
@@ -302,6 +315,12 @@ def _at_load(
             )
         ),
     )
+
+
+def _bunched(rows: Sequence[Row]) -> bool:
+    """Return whether more than BUNCHED of the answers of several tokens came in one piece."""
+    several = [row["tpot_s"] for row in rows if (row["output_tokens"] or 0) > 1]
+    return several.count(None) > BUNCHED * len(several)
 
 
 def _speed(
@@ -350,6 +369,8 @@ def _sums(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
     is its tokens over its duration, of which as many as run at once make up the load's."""
     if quantity == THROUGHPUT:
         return pair_sums(rows, lambda row: (row["output_tokens"], row["e2e_s"]))
+    if quantity == WHOLE:
+        return pair_sums(rows, lambda row: (row["e2e_s"], row["output_tokens"]))
     return pair_sums(rows, lambda row: (row.get(f"{clock}{quantity}"), 1.0))
 
 

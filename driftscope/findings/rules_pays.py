@@ -23,6 +23,7 @@ from driftscope.analysis.speed import (
     LEFT_OF_GAIN,
     MARGIN,
     TPOT,
+    WHOLE,
     SpeedAtLoad,
     is_faster,
     speed_by_means,
@@ -345,10 +346,11 @@ def _loads(speeds: Sequence[SpeedAtLoad]) -> str:
 
 def _speed_words(at_load: SpeedAtLoad) -> str:
     speed = at_load.decisive
+    whole = "; with the wait for the first token, because many answers came in one piece"
     return (
         f"{speed.value:.2f}× as fast as without ({speed.interval.low:.2f}× to "
         f"{speed.interval.high:.2f}×; {milliseconds(speed.own)} per token, "
-        f"{milliseconds(speed.other)} without)"
+        f"{milliseconds(speed.other)} without{whole if WHOLE in at_load.by_client else ''})"
     )
 
 
@@ -367,10 +369,10 @@ def _disagreements(speeds: Sequence[SpeedAtLoad]) -> list[str]:
     """Return in words where the servers' own clocks show another speedup than the clients'."""
     return [
         f"at {one.load} the server alone is {one.by_server[TPOT].value:.2f}× as fast, but its "
-        f"clients get {one.by_client[TPOT].value:.2f}×: the difference arises outside the engine, "
+        f"clients get {one.client.value:.2f}×: the difference arises outside the engine, "
         "in its front end, the network or the sender"
         for one in speeds
-        if one.disagree
+        if one.disagree and one.client
     ]
 
 

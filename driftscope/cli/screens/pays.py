@@ -8,13 +8,18 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from driftscope.analysis.number_words import milliseconds, number
-from driftscope.analysis.speed import THROUGHPUT, TPOT, TTFT, Speed, SpeedAtLoad
+from driftscope.analysis.speed import THROUGHPUT, TPOT, TTFT, WHOLE, Speed, SpeedAtLoad
 from driftscope.boundary.text import output_console, shown
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK
 from driftscope.findings.catalogue import Analysis
 from driftscope.findings.finding import Answer, Finding, Topic
 
-_QUANTITIES = {TPOT: "time per token", TTFT: "time to first token", THROUGHPUT: "tokens per second"}
+_QUANTITIES = {
+    TPOT: "time per token",
+    WHOLE: "with the first one",
+    TTFT: "time to first token",
+    THROUGHPUT: "tokens per second",
+}
 _WIDTH = 100
 _CODES = {Answer.YES: EXIT_OK, Answer.NO: EXIT_GATE_FAILED, Answer.CANNOT_TELL: EXIT_NO_DATA}
 

@@ -104,6 +104,36 @@ def test_a_neighbour_for_a_while_makes_no_answer(tmp_path: Path, busy: bool) -> 
     assert (found.estimate or 0.0) == pytest.approx(1.3 if busy else 1.01, abs=0.03)
 
 
+def test_answers_in_one_piece_are_compared_with_the_wait_for_their_first_token(
+    tmp_path: Path,
+) -> None:
+    """A front end that falls behind passes half of the answers on in one piece, and the others'
+    tokens in bunches: the time after the first one is too short by half."""
+    paths = []
+    for drafts, whole_s in ((False, 0.4), (True, 0.28)):
+        rows = [
+            client_row(
+                at,
+                pair=f"p{at}",
+                concurrency=1,
+                tpot_s=whole_s / 10 if drafts else None if at % 2 else whole_s / 20,
+                ttft_s=0.02 if drafts else 0.2 + 0.2 * (at % 2),
+                e2e_s=whole_s * (1 + 0.02 * (at % 3)),
+                accepted=[1, 3] if drafts else None,
+                verified=[4, 4] if drafts else None,
+            )
+            for at in range(32)
+        ]
+        values = {SPECULATION: drafts, CONTENDER: "spec" if drafts else "plain"}
+        paths.append(write_replay(tmp_path / str(drafts) / "client", rows, **values))
+    found = _pays(analyze(Inputs(sources=[paths[1]], labels=["spec"], baseline=paths[0])))
+    assert found.estimate == pytest.approx(0.4 / 0.28, abs=0.01)
+    assert "28.5 ms per token, 40.8 ms without; with the wait" in found.statement
+    # No server's clock says that the first token itself was not faster.
+    assert found.answer is Answer.CANNOT_TELL
+    assert "first token at 1 at once, which speculation does not shorten" in found.statement
+
+
 def test_the_answer_names_each_load(tmp_path: Path) -> None:
     """Also for a replay that is given as the baseline of another one, which was ignored once."""
     plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
