@@ -210,8 +210,8 @@ _REMEDIES = {
     ),
 )
 def near_misses(case: Case) -> Finding | None:
-    """Where chains end early, the target's token may have been among the drafter's best, so that a
-    wider draft holds it; or the drafted one may have been nearly as probable to the target; or the
+    """The target's token may have been among the drafter's best where a chain ends early, so that a
+    wider draft holds it. Or the target may have found the drafted one nearly as probable, or the
     request's own top-k or top-p may exclude it, so that it is always lost."""
     near = case.run.confidence.near_misses
     if near is None:

@@ -4,6 +4,7 @@ reports to the sampler what the steps cost.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -216,12 +217,12 @@ def _of_rejected(
     """
     if all(part is None for part in parts):
         return None, None, None
-    absent = (float("nan"),) * FIGURES
+    absent = (math.nan,) * FIGURES
     rows = chain.from_iterable(
         [absent] * size if part is None else part.tolist()
         for part, size in zip(parts, sizes, strict=True)
     )
-    known = [row if row[0] == row[0] else None for row in rows]
+    known = [None if math.isnan(row[0]) else row for row in rows]
     return (
         [None if row is None else int(row[0]) for row in known],
         [None if row is None else row[1] for row in known],

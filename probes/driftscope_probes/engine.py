@@ -54,7 +54,7 @@ class DraftStep(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """What the target has just decided about the drafts of B requests."""
+    """The target's decision about the drafts of B requests, which it has just made."""
 
     requests: Sequence[str]
     first_rows: Sequence[int]

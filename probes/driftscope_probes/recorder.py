@@ -343,7 +343,7 @@ class Recorder:
     def _on_draft_started(self, call: DraftCall) -> None:
         self._k = k = int(call.k)
         chain = self._chain
-        if self.near_misses.waiting:
+        if self.near_misses.wanted:  # of a chain that was not verified, or not finished
             self.near_misses.begin(wanted=False)
         if chain.search is not None:
             chain.take_sinks(chain.search)

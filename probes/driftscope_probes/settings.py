@@ -80,7 +80,8 @@ class Settings:
     per_head: bool = False
     """Whether attention masses are also recorded for each head."""
     distance_every: int = DEFAULT_DISTANCE_EVERY
-    """Record attention by distance for the first 64 recorded chains, then one in n; 0: for none."""
+    """Record attention by distance and near misses for the first 64 recorded chains, then one in n;
+    0: for none."""
     recording: str = "in-graph"
     """`in-graph`: the taps run inside CUDA graphs; `eager`: in recorded steps the drafter runs
     without graphs; `shadow`: in recorded steps it runs once more without graphs, only for the

@@ -149,7 +149,7 @@ def _near_miss_errors(
 
 
 class Expected(NamedTuple):
-    """What the reference's target makes of a chain."""
+    """The reference target's decision about a chain."""
 
     accepted: int
     logits: torch.Tensor | None

@@ -60,7 +60,8 @@ def models_loaded(runner: Any) -> None:
     recorder, sampler = recorder_of(speculator), getattr(runner, "rejection_sampler", None)
     # With adaptive verification only the device knows which rows are a request's; with a sharded
     # batch, a rank has some of the requests.
-    whole = getattr(runner, "adaptive_verification", None) is getattr(runner, "batch_sharder", None)
+    partial = ("adaptive_verification", "batch_sharder")
+    whole = all(getattr(runner, name, None) is None for name in partial)
     if sampler is not None and whole and hasattr(recorder, "near_misses"):
         setattr(sampler, RECORDER, recorder)
 

@@ -1,4 +1,4 @@
-"""What a rejected token came close to, against plain loops and vLLM's own filter."""
+"""Near misses equal those of plain loops and of vLLM's own filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDER, VERIFIED = ("c", "new", "a", "b"), (3, 2, 3, 1)
 """Requests in the order in which they are verified, one of them without a recorded chain, and
 their numbers of draft tokens; "d" has ended."""
 ACCEPTED = (1, 0, 3, 0)
-"""Of "a" all tokens are accepted, so that nothing is measured of it."""
+"""All tokens of "a" are accepted, so that nothing is measured of it."""
 
 
 def _drafter(**changes: Any) -> Any:
