@@ -4,10 +4,11 @@ Nothing here depends on the host. Whether to record, the number of requests and 
 from the device, so that a replayed graph measures what it replays. The plain PyTorch twin is
 `kernels.TorchKernels`.
 
-A launch costs the host more time than its work takes on the device, so a depth whose forward
-Python runs takes two: one at its first attention layer and one at its logits, plus one for each
-tensor that compiled code reuses in between. In a graph every tap is launched at once: what is
-captured is then complete, whatever part of the drafter a graph holds.
+A launch costs the host more time than its work takes on the device, and in a graph it is a node
+that the following ones wait for. A depth therefore takes two: one at its first attention layer and
+one at its logits, plus one for each tensor that compiled code reuses in between. What waits for the
+next tap is launched at the end of a graph's capture at the latest: a graph holds all of its taps,
+whatever part of the drafter it is.
 
 `gate` [2] int32, `depth` [R] int32 and `rows` [R] int64 are those of `ChainBuffers`; `depths` is
 the largest chain length. A program handles one request, or a part of it.
@@ -15,7 +16,8 @@ the largest chain length. A program handles one request, or a part of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -24,6 +26,7 @@ import triton
 import triton.language as tl
 
 from driftscope_probes.buffers import ChainBuffers
+from driftscope_probes.guard import hook_method
 
 
 @triton.jit
@@ -292,14 +295,61 @@ OUTPUTS = 3
 _Output = tuple[str, torch.Tensor]
 """Column and tensor of what a forward returned."""
 
+HOST, UNSEEN = 0, -1
+"""Places that are no watched capture: outside of every capture, and in one whose start was not
+seen."""
+
+
+class Captures:
+    """The captures of CUDA graphs that a process makes through torch.cuda.CUDAGraph."""
+
+    def __init__(self) -> None:
+        self.place = UNSEEN
+        """Number of the capture in progress, from 1; UNSEEN if there is none, or none known."""
+        self.before_end: list[Callable[[], None]] = []
+        """Functions that complete the graph being captured; they must not raise."""
+        self._begun = 0
+        self._watched: Any = None
+
+    def watch(self, module: Any) -> None:
+        """Follow the captures of `module`, torch.cuda; raises AttributeError."""
+        if self._watched is module:
+            return
+        self._watched = module
+        hook_method(module, "CUDAGraph.capture_begin", self._around_begin)
+        hook_method(module, "CUDAGraph.capture_end", self._around_end)
+
+    def _around_begin(self, original: Any) -> Callable[..., Any]:
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._begun += 1
+            self.place = self._begun
+            return result
+
+        return begin
+
+    def _around_end(self, original: Any) -> Callable[..., Any]:
+        def end(*args: Any, **kwargs: Any) -> Any:
+            complete, self.before_end = self.before_end, []
+            for function in complete:
+                function()
+            self.place = UNSEEN
+            return original(*args, **kwargs)
+
+        return end
+
+
+captures = Captures()
+
 
 class TritonKernels:
     """Kernels in Triton; see kernels.Kernels.
 
     What must be measured at a depth's first attention layer or with its logits is kept until then
-    and measured in one launch. If neither comes, the next call that needs its place launches it. A
-    graph that is being captured gets only what is called meanwhile: what is kept from before would
-    be repeated by each replay.
+    and measured in one launch. If neither comes, the next call that needs its place launches it, or
+    the end of the graph that is being captured. That graph gets only what is called meanwhile: what
+    is kept from before would be repeated by each replay. If a graph was captured without what was
+    kept for it, no chain is recorded any more: `begin` raises RuntimeError.
     """
 
     def __init__(self, buffers: ChainBuffers) -> None:
@@ -308,6 +358,12 @@ class TritonKernels:
         self._at = (buffers.gate, buffers.depth, buffers.rows, buffers.layout.depths)
         self._ints = buffers.values.view(torch.int32)
         self._on_gpu = buffers.device.type == "cuda"
+        if self._on_gpu:
+            with contextlib.suppress(AttributeError):  # every capture is then UNSEEN
+                captures.watch(torch.cuda)
+        self._place = HOST
+        """Where the tap before the one in progress was called, see `Captures.place`."""
+        self._graph_lacks_taps = False
         self._is_open = False
         self._logits_follow = False
         """Whether outputs are known to be followed by logits: so they were at the last depth."""
@@ -325,6 +381,9 @@ class TritonKernels:
         """Outputs of the forward in progress that are still to be measured."""
 
     def begin(self, rows: torch.Tensor, position: torch.Tensor) -> None:
+        self._enter_place()
+        if self._graph_lacks_taps:
+            raise RuntimeError("a CUDA graph was captured without all of driftscope's taps")
         self._forget()
         buffers, batch = self._buffers, len(rows)
         first, *others = buffers.lse.values() if buffers.lse else (buffers.values,)
@@ -352,6 +411,7 @@ class TritonKernels:
         self._launch_all()
 
     def skip(self) -> None:
+        self._enter_place()
         self._forget()
         if self._is_open:
             self._buffers.gate.zero_()
@@ -360,23 +420,24 @@ class TritonKernels:
     def advance(
         self, entering: torch.Tensor | None = None, *, attention_follows: bool = False
     ) -> None:
+        place = self._enter_place()
         self._launch_all()
         self._advances, self._entering = True, entering
-        if not attention_follows or not self._buffers.queries or self._capturing:
+        waits = attention_follows if place == HOST else place != UNSEEN
+        if not waits or not self._buffers.queries:
             self._launch_entering()
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:  # noqa: ARG002
-        # Launches nothing else: this may be a piece of compiled code that is captured by itself.
+        # On the host it launches nothing else: the attention layer has done so.
+        if self._enter_place() != HOST:
+            self._launch_entering()
         self._rms(x, self._columns[name][0], 1, first=False)
 
     def rms_of_outputs(self, outputs: Sequence[_Output], *, fleeting: bool = False) -> None:  # noqa: ARG002
-        if self._capturing:
-            for part in _alike(outputs):
-                self._leave(part, None)
-            return
+        place = self._enter_place()
         self._launch_entering()
         self._outputs += outputs
-        if not self._logits_follow:
+        if place == UNSEEN or (place == HOST and not self._logits_follow):
             self._launch_outputs()
 
     def rms_of_chunks(
@@ -398,16 +459,15 @@ class TritonKernels:
         *,
         fleeting: bool = False,  # noqa: ARG002
     ) -> None:
-        self._enter(query.view(query.shape[0], -1), layer, lse, advances=not self._capturing)
+        self._enter_place()
+        self._enter(query.view(query.shape[0], -1), layer, lse)
 
     def keeps(self, vocabulary: int) -> bool:  # noqa: ARG002
         """Return False: measuring one depth's logits costs only a launch."""
         return False
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
-        if self._capturing:
-            self._leave((), logits)
-            return
+        self._enter_place()
         self._launch_entering()
         self._logits_follow = True
         self._launch_outputs(logits)
@@ -417,15 +477,30 @@ class TritonKernels:
         """See Kernels."""
         return self._sums.nbytes + self._arrived.nbytes
 
-    @property
-    def _capturing(self) -> bool:
-        """Whether what is launched now is only captured, to be replayed without the host."""
-        return self._on_gpu and torch.cuda.is_current_stream_capturing()
+    def _enter_place(self) -> int:
+        """Return where a tap is called now: on the host, in a capture, or in one not watched.
+
+        Forgets what was kept elsewhere. If a capture has ended without it, its graph lacks it.
+        """
+        on_host = not self._on_gpu or not torch.cuda.is_current_stream_capturing()
+        place = HOST if on_host else captures.place
+        if place != self._place:
+            before, self._place = self._place, place
+            if before > HOST and (self._advances or self._outputs):
+                self._graph_lacks_taps = True
+            self._forget()
+            if place > HOST:
+                captures.before_end.append(self._complete_graph)
+        return place
+
+    def _complete_graph(self) -> None:
+        """Launch what waits in the capture that is about to end."""
+        try:
+            self._launch_all()
+        except Exception:  # the border: the engine captures its graphs, with the probe or without
+            self._graph_lacks_taps = True
 
     def _launch_all(self) -> None:
-        if self._capturing:  # left by a run without requests; a graph must not repeat it
-            self._forget()
-            return
         self._launch_entering()
         if self._outputs:
             self._logits_follow = False  # they did not
@@ -433,16 +508,13 @@ class TritonKernels:
 
     def _launch_entering(self) -> None:
         if self._advances:
-            self._enter(None, "", None, advances=True)
+            self._enter(None, "", None)
 
-    def _enter(
-        self, query: torch.Tensor | None, layer: str, lse: torch.Tensor | None, *, advances: bool
-    ) -> None:
-        """Keep a query; if `advances`, do before it what waits for the attention layer."""
-        buffers, x, nothing = self._buffers, None, self._buffers.values
-        advances = advances and self._advances
-        if advances:
-            x, self._advances, self._entering = self._entering, False, None
+    def _enter(self, query: torch.Tensor | None, layer: str, lse: torch.Tensor | None) -> None:
+        """Do what waits for the attention layer, then keep a query."""
+        buffers, nothing = self._buffers, self._buffers.values
+        advances, self._advances = self._advances, False
+        x, self._entering = self._entering, None
         sizes = [buffers.requests, *(len(given) for given in (x, query) if given is not None)]
         enter_forward[(min(sizes),)](
             *self._at,

@@ -64,11 +64,13 @@ def chain(batch: int, part: list[str], how: str) -> None:
     """Pass one chain of `batch` requests to the taps, as the observer does: of an eager drafter, of
     compiled code between whose pieces Python runs, or while a graph is captured."""
     compiled = how != "eager"
-    TritonKernels._capturing = how == "captured"  # type: ignore[assignment,method-assign]
     bf16 = torch.bfloat16
     buffers = ChainBuffers(Layout(depths=K, layers=1, aux=3), 64, torch.device("cpu"))
     buffers.add_layer("layer", HEADS * SIZE, HEADS, bf16)
     kernels, rows = TritonKernels(buffers), torch.arange(batch)
+    if how == "captured":
+        kernels._on_gpu, triton_kernels.captures.place = True, 1
+        torch.cuda.is_current_stream_capturing = lambda: True  # type: ignore[assignment]
     hidden = torch.empty(batch, HIDDEN, dtype=bf16)
     part[0] = "before"
     kernels.begin(rows, rows)

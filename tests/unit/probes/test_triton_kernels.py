@@ -21,7 +21,7 @@ TESTS = Path(__file__).parents[2]
 SHIM = TESTS / "support" / "engine_process" / "triton_on_cpu"
 SHARED_BYTES = 227 << 10
 """Shared memory that a program may have on Hopper."""
-PER_DEPTH = {"eager": 2, "compiled": 3, "captured": 5}
+PER_DEPTH = {"eager": 2, "compiled": 3, "captured": 3}
 """Launches of a depth, from the second on: those of the host, or nodes of a graph."""
 
 pytestmark = [

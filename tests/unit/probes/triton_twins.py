@@ -5,6 +5,7 @@ On its own: with TRITON_INTERPRET=1, which has to be there before Triton is firs
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from driftscope_probes.drafter import AttentionKind, Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.torch_masses import Chains, Score, masses
-from driftscope_probes.triton_kernels import TritonKernels
+from driftscope_probes.triton_kernels import Captures, TritonKernels
 from driftscope_probes.triton_masses import paged_masses
 
 CPU = torch.device("cpu")
@@ -166,22 +167,60 @@ def test_behind_a_shut_gate_nothing_is_written() -> None:
     _untouched(buffers)
 
 
+class TorchGraph:
+    """Takes the place of torch.cuda.CUDAGraph."""
+
+    def capture_begin(self) -> None:
+        pass
+
+    def capture_end(self) -> None:
+        pass
+
+
+WATCHED, UNSEEN, CUT = "watched", "unseen", "cut"
+"""Captures whose start and end are both seen, neither of them, or the start alone."""
+
+
 class Graph:
     """A CUDA graph as the kernels see one: launches that were made once and are then repeated."""
 
-    def __init__(self, capture: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._launches: list[Callable[[], Any]] = []
+    def __init__(
+        self,
+        kernels: TritonKernels,
+        capture: Callable[[], None],
+        monkeypatch: pytest.MonkeyPatch,
+        how: str = WATCHED,
+    ) -> None:
+        self.launches: list[Callable[[], Any]] = []
         with monkeypatch.context() as patched:
-            patched.setattr(TritonKernels, "_capturing", True)
+            patched.setattr(kernels, "_on_gpu", True)
+            patched.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
             for name in ("enter_forward", "measure_state", "leave_forward"):
                 kernel = getattr(triton_kernels, name)
-                patched.setattr(triton_kernels, name, _Launcher(kernel, self._launches))
+                patched.setattr(triton_kernels, name, _Launcher(kernel, self.launches))
+            graph = TorchGraph()
+            if how != UNSEEN:
+                graph.capture_begin()
             capture()
+            if how == WATCHED:
+                graph.capture_end()
 
     def replay(self) -> None:
-        assert self._launches
-        for launch in self._launches:
+        assert self.launches
+        for launch in self.launches:
             launch()
+
+
+@pytest.fixture(autouse=True)
+def captures(monkeypatch: pytest.MonkeyPatch) -> Captures:
+    """The captures of a torch whose graphs need no GPU."""
+    captures, module = Captures(), SimpleNamespace(CUDAGraph=TorchGraph)
+    for name in ("capture_begin", "capture_end"):  # `watch` replaces them
+        monkeypatch.setattr(TorchGraph, name, getattr(TorchGraph, name))
+    captures.watch(module)
+    captures.watch(module)  # once
+    monkeypatch.setattr(triton_kernels, "captures", captures)
+    return captures
 
 
 class _Launcher:
@@ -195,7 +234,10 @@ class _Launcher:
         return launch
 
 
-def test_a_replayed_graph_measures_what_it_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("how", "nodes"), [(WATCHED, 2), (UNSEEN, 4)])
+def test_a_replayed_graph_measures_what_it_replays(
+    monkeypatch: pytest.MonkeyPatch, how: str, nodes: int
+) -> None:
     """Captured with the gate shut and before any request was there, for all depths of a chain."""
     buffers, forwards = _buffers(), Forwards(3, requests=REQUESTS)
     # A graph's own results lie in tensors that stay; nothing of it runs on the host again.
@@ -210,7 +252,9 @@ def test_a_replayed_graph_measures_what_it_replays(monkeypatch: pytest.MonkeyPat
             kernels.rms_of_outputs([("fed_rms", fed[depth])])
             kernels.confidence(forwards.logits[depth])
 
-    graph = Graph(capture, monkeypatch)
+    kernels.advance(forwards.hidden[0], attention_follows=True)  # left by a run before it
+    graph = Graph(kernels, capture, monkeypatch, how)
+    assert len(graph.launches) == 1 + 3 * nodes
     _untouched(buffers)
     graph.replay()
     _untouched(buffers)
@@ -254,10 +298,11 @@ def test_a_graph_that_holds_only_a_piece_of_the_forward(monkeypatch: pytest.Monk
     graphs = []
 
     def capture() -> None:
-        graphs.append(Graph(lambda: kernels.rms(state, "prenorm_rms"), monkeypatch))
+        graphs.append(Graph(kernels, lambda: kernels.rms(state, "prenorm_rms"), monkeypatch))
 
     forward(0, capture, attention=False)
     (graph,) = graphs
+    assert len(graph.launches) == 1
     assert not buffers.depth.any()
     for seed, rows in enumerate(([2, 5, 9], [7, 1])):
         forwards.fill(seed)
@@ -297,7 +342,7 @@ def test_a_graph_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = {}
     for depth in hidden:
         kernels.advance(hidden[depth], attention_follows=True)
-        graphs[depth] = Graph(lambda depth=depth: inside(depth), monkeypatch)  # type: ignore[misc]
+        graphs[depth] = Graph(kernels, functools.partial(inside, depth), monkeypatch)
     for seed, rows in enumerate(([2, 5, 9], [7, 1])):
         forwards.fill(seed)
         buffers.values.fill_(torch.nan)
@@ -318,6 +363,67 @@ def test_a_graph_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         kernels.finish()
         wanted.finish()
         _same(buffers, wanted._buffers, len(rows))
+
+
+@pytest.mark.parametrize("ends_before", ["query", "logits"])
+def test_a_graph_that_ends_between_two_taps_holds_what_came_before(
+    monkeypatch: pytest.MonkeyPatch, ends_before: str
+) -> None:
+    buffers, forwards = _buffers(), Forwards(1, requests=REQUESTS)
+    kernels, rows = TritonKernels(buffers), [2, 5, 9]
+    taps: list[Callable[[TritonKernels | TorchKernels], None]] = [
+        lambda twin: twin.advance(forwards.hidden[0]),
+        lambda twin: forwards.copy_query(twin, 0),
+        lambda twin: twin.rms_of_outputs([("fed_rms", forwards.hidden[0])]),
+        lambda twin: twin.confidence(forwards.logits[0]),
+    ]
+    cut = 1 if ends_before == "query" else 3
+
+    def capture() -> None:
+        for tap in taps[:cut]:
+            tap(kernels)
+
+    graph = Graph(kernels, capture, monkeypatch)
+    forwards.fill(1)
+    wanted = TorchKernels(_buffers())
+    for twin in (kernels, wanted):
+        twin.begin(torch.tensor(rows), torch.arange(3))
+    for tap in taps:
+        tap(wanted)
+    graph.replay()
+    for tap in taps[cut:]:
+        tap(kernels)
+    for twin in (kernels, wanted):
+        twin.finish()
+    _same(buffers, wanted._buffers, 3)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_after_a_graph_without_all_taps_no_chain_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, skips: bool
+) -> None:
+    """Its end was not seen, so that it lacks what waited for it."""
+    forwards = Forwards(1, requests=REQUESTS)
+    kernels = TritonKernels(_buffers())
+    Graph(kernels, lambda: kernels.advance(forwards.hidden[0]), monkeypatch, CUT)
+    if skips:
+        kernels.skip()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="without all of driftscope's taps"):
+            kernels.begin(torch.arange(3), torch.arange(3))
+
+
+def test_a_capture_ends_even_if_a_tap_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    forwards = Forwards(1, requests=REQUESTS)
+    kernels = TritonKernels(_buffers())
+
+    def capture() -> None:
+        kernels.advance(forwards.hidden[0])
+        monkeypatch.setattr(kernels, "_buffers", None)
+
+    Graph(kernels, capture, monkeypatch)
+    with pytest.raises(RuntimeError, match="without all of driftscope's taps"):
+        kernels.begin(torch.arange(3), torch.arange(3))
 
 
 def test_a_long_row_of_logits_is_split() -> None:
