@@ -58,6 +58,9 @@ class Servers:
     """Time of the first quarter of their answers over that of the others, at the first load."""
     own: Row = field(default_factory=dict)
     """Columns of their rows."""
+    bunched: tuple[float, float] = (0.0, 0.0)
+    """Share of the answers, of a server without and with speculation, that come in one piece; the
+    other answers of that server begin late."""
     unanswered: float = 0.0
     """Share of their requests, the slowest, that are not answered."""
     confounded: bool = False
@@ -96,6 +99,15 @@ WORLDS: dict[str, Servers | None] = {
     "one server twice, without and with a warm-up": replace(OTHER, speedup=1.0, warm_up=3.0),
     "1.4x, of which waiting takes all": replace(OTHER, own={"ttft_s": 1.5}),
     "1.4x on answers cut to a quarter": replace(OTHER, own={"output_tokens": TOKENS // 4}),
+    "one server twice, half of one's answers in one piece": Servers(
+        speedup=1.0, rounds=2, bunched=(0.5, 0.0)
+    ),
+    "one server twice, nine tenths in one piece": Servers(
+        speedup=1.0, rounds=2, bunched=(0.9, 0.9)
+    ),
+    "1.4x, half of the slower one's answers in one piece": Servers(
+        speedup=1.4, rounds=2, bunched=(0.5, 0.0), answer=Answer.YES
+    ),
     "1.4x on other prompts": replace(OTHER, own={"prompt_tokens": 99}),
     "1.4x, a quarter not answered": replace(OTHER, unanswered=0.25),
     "1.4x at 1 at once, prompts in the cache": replace(
@@ -128,7 +140,7 @@ def answer_of(servers: Servers, seed: int) -> Finding:
     for at, rows in enumerate(sides):
         url = f"http://{'b' if servers.elsewhere and at else 'a'}:8000"
         workload = {"baseline": "as asked", SPECULATION: at > 0, "server": {"url": url}}
-        planned = sorted(rows, key=lambda row: row["tpot_s"])
+        planned = sorted(rows, key=lambda row: row["e2e_s"])
         rows = planned[: round((1.0 - (servers.unanswered if at else 0.0)) * len(planned))]
         cells = cells_of(planned, rows, workload)
         facts = {
@@ -190,6 +202,14 @@ def _rows(
             }
             for at in range(PROMPTS)
         ]
+    share = servers.bunched[drafts]
+    for row in rows if any(servers.bunched) else ():
+        row["server_ttft_s"] = row["ttft_s"]
+        if not share:
+            continue
+        late = 1.0 if source.random() < share else 0.4 * source.random()
+        row["ttft_s"] += late * (row["e2e_s"] - row["ttft_s"])
+        row["tpot_s"] = None if late == 1.0 else (row["e2e_s"] - row["ttft_s"]) / (TOKENS - 1)
     return rows
 
 

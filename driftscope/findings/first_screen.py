@@ -21,7 +21,7 @@ from driftscope.analysis.compare import MATTERS
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
 from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
-from driftscope.analysis.speed import SpeedAtLoad, speed_by_means
+from driftscope.analysis.speed import WHOLE, SpeedAtLoad, speed_by_means
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.analysis.time_per_token import WORTH
@@ -464,11 +464,17 @@ def _time_at_load(at_load: SpeedAtLoad) -> KeyFigure:
     """Return the time per token at a load, beside that without speculation."""
     speed = at_load.decisive
     change = _change(speed.own, speed.other, doubtful=speed.faster is None)
+    meaning = CLIENT_TPOT.meaning if at_load.by_client else TPOT.meaning
+    if WHOLE in at_load.by_client:
+        meaning = (
+            "Time from sending a request to the end of its answer, divided by its output tokens, "
+            "because many answers came in one piece; mean over answered requests."
+        )
     return KeyFigure(
         value=milliseconds(speed.own),
         unit=f"per output token, {at_load.load}",
         reference=f"without speculation {milliseconds(speed.other)}{change}",
-        meaning=CLIENT_TPOT.meaning if at_load.by_client else TPOT.meaning,
+        meaning=meaning,
     )
 
 
