@@ -159,7 +159,7 @@ gpu-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: d
 	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu --device cpu --out build/gpu-smoke
 
 gallery: $(VENV)/installed ## example reports, into reports/gallery
-	cd reports/gallery && for name in healthy long-context server one-head sglang; do \
+	cd reports/gallery && for name in healthy long-context server sglang; do \
 	  $(abspath $(BIN))/driftscope analyze traces/$$name -q -o $$name.html || exit 1; done
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/smollm2-eagle3 traces/smollm2-eagle3.1 --label EAGLE-3 --label EAGLE-3.1 --baseline traces/smollm2-without -q -o smollm2.html
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting --label eagle3 --baseline traces/without -q -o drifting.html

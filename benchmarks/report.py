@@ -86,7 +86,6 @@ def _six(folder: Path) -> Analysis:
         requests=40,
         rounds=50,
         layers=2,
-        per_head=True,
         heads=16,
         labels=tuple(f"label {i}" for i in range(60)),
     )

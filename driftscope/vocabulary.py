@@ -12,7 +12,7 @@ from enum import StrEnum
 MANIFEST = "manifest.json"
 """Name of the file that makes a directory a run."""
 MASS_CLASSES = ("sink", "prompt", "generated", "self", "null")
-"""The classes of slots, in the order in which `DraftRow.head_mass` holds them."""
+"""The classes of slots."""
 MASSES = tuple(f"{name}_mass" for name in MASS_CLASSES)
 """Columns of `DraftRow` with the attention mass of each class, in the same order."""
 SINK_MASS, PROMPT_MASS, GENERATED_MASS, SELF_MASS, NULL_MASS = MASSES

@@ -77,7 +77,6 @@ CUDA_JOBS = {
     "fp32 v1 graphs off": replace(_job("v1", True, FP32), probe={}),
     "fp32 v2 eager": _job("v2", False, FP32),
     "bf16 v2 shadow": _job("v2", True, BF16, RECORDING="shadow"),
-    "fp32 v2 per head": _job("v2", True, FP32, PER_HEAD="1"),
 }
 CPU_JOBS = {
     "fp32 v1 eager": Job(drafter="eagle31", probe=RECORD),

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.chains import BY_HEAD
 from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.query_engine import Codes, Matrix, floats, in_order, whole
@@ -27,7 +26,7 @@ from driftscope.metrics.fallback import UNKNOWN
 from driftscope.regions import first_drafted, regions_at
 from driftscope.trace.segments import DERIVED_KEY, restore
 from driftscope.trace.texts import KeptText
-from driftscope.vocabulary import AUX, DISTANCE_MASS, MASS_CLASSES, MASSES, Region
+from driftscope.vocabulary import AUX, DISTANCE_MASS, MASSES, Region
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -89,43 +88,6 @@ def distribution(values: NDArray[np.float64]) -> Distribution | None:
 
 def _short(values: Iterable[float], digits: int = 5) -> tuple[float, ...]:
     return tuple(float(f"{value:.{digits}g}") for value in values)
-
-
-MAX_ROWS = 128
-"""Largest number of heads kept, all layers together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """Attention masses per head, averaged over chains."""
-
-    layers: int
-    heads: int
-    """Heads per layer."""
-    masses: Mapping[str, tuple[tuple[float, ...], ...]]
-    """Masses by class of slots; one row per head, layer by layer, with the mass by depth."""
-
-
-def heads_of(table: pa.Table, k: int) -> Heads | None:
-    """Return means over the chains of `table`; None if no chain has masses by head."""
-    if not table.num_rows:
-        return None
-    layers, heads = int(whole(table, "layers")[0]), int(whole(table, "heads")[0])
-    width = k * layers * heads * len(MASS_CLASSES)
-    flat = [row for row in table.column("head_mass").to_pylist() if len(row) == width]
-    if not flat or not width:
-        return None
-    values = np.array(flat, dtype=np.float64)
-    mean = finite_mean(values.reshape(len(values), k, layers * heads, len(MASS_CLASSES)))
-    return Heads(
-        layers=layers,
-        heads=heads,
-        masses={
-            name: tuple(_short(row, 4) for row in mean[:, :MAX_ROWS, at].T)
-            for at, name in enumerate(MASS_CLASSES)
-            if np.nan_to_num(mean[:, :, at]).any()
-        },
-    )
 
 
 BINS = 96
@@ -215,12 +177,10 @@ def regions_of(
 
 
 ROUND_COLUMNS = (*REQUEST, "time_s", "position", "verified", "accepted", "reason")
-NOT_OPENED = ("top1", "entropy", *AUX, BY_HEAD, DISTANCE_MASS)
+NOT_OPENED = ("top1", "entropy", *AUX, DISTANCE_MASS)
 """List columns of chains that a close-up of single requests does not show."""
 ONE_BY_ONE = 1_000_000
 """Number of chains in a run above which the chains of single requests are found by their steps."""
-HEAD_CHAINS = 10_000
-"""Number of chains for means by head, taken evenly from all chains: 64 heads of each are 10 kB."""
 
 
 def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
@@ -267,16 +227,6 @@ def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
     metadata = {DERIVED_KEY: strict_json.dumps(dict(derived)).encode()}
     whole_rows = restore(there.replace_schema_metadata(metadata))
     return whole_rows.select(rows.column_names).replace_schema_metadata(None)
-
-
-def chains_by_head(tables: Tables, chains: int) -> pa.Table:
-    """Return the chains with masses by head, of every n-th step if there are many chains."""
-    rows = table("draft")
-    every = max(1, -(-chains // HEAD_CHAINS))
-    there = rows.filter(rows[BY_HEAD].notnull() & (rows.step % every == 0))
-    columns = (*REQUEST, "step", "layers", "heads", BY_HEAD)
-    masses_by_head = tables.engine.rows(there.select(*columns))
-    return in_order(masses_by_head, "step", "replica", "request")
 
 
 def _rows_of_requests(rows: ir.Table, names: Sequence[str]) -> ir.Table:
@@ -483,7 +433,6 @@ class CloseUp:
 
     timeline: Timeline | None
     durations: Mapping[str, Distribution]
-    heads: Heads | None
     named: tuple[NamedRequest, ...]
     """Requests of the table, worst acceptance first."""
     opened: tuple[OpenedRequest, ...]
@@ -509,11 +458,9 @@ def closeup_of(run: Sums, steps: pa.Table) -> CloseUp:
     texts = run.tables.engine.rows(
         _rows_of_requests(rows, _names(requests, opened)).select(*columns)
     )
-    by_head = chains_by_head(run.tables, recorded)
     return CloseUp(
         timeline=timeline_of(run.tables, *_span(run)),
         durations=durations_of(requests, steps, rounds),
-        heads=heads_of(by_head, run.shape.depths),
         named=named_of(requests, per, chosen, rounds),
         opened=opened_of(requests, opened, rounds, chains, texts),
     )

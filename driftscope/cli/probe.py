@@ -49,18 +49,13 @@ def set_(
     run: options.RunArgument,
     every: options.EveryOption = None,
     budget: options.BudgetOption = None,
-    per_head: Annotated[
-        bool | None,
-        typer.Option("--per-head/--no-per-head", help="Also record attention masses by head."),
-    ] = None,
     label: options.LabelsOption = None,
     all_labels: Annotated[
         bool, typer.Option("--all-labels", help="Record all requests, whatever their label.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Change the rate, the recording by head or the selection; options not given stay as they
-    are."""
+    """Change the rate or the selection; options not given stay as they are."""
     from driftscope.errors import UsageError
     from driftscope.trace.control import Change, ControlValueError, share_of
 
@@ -70,15 +65,12 @@ def set_(
         change = Change(
             every=every,
             budget=None if budget is None else share_of(budget),
-            per_head=per_head,
             labels=() if all_labels else tuple(dict.fromkeys(label)) if label else None,
         )
     except ControlValueError as error:
         raise UsageError(f"--{error}") from error
     if not change.given():
-        raise UsageError(
-            "nothing to change: give --every, --budget, --per-head, --label or another option"
-        )
+        raise UsageError("nothing to change: give --every, --budget, --label or --all-labels")
     _change(run, change, as_json=as_json)
 
 

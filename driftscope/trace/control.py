@@ -42,14 +42,11 @@ class Change:
     """Record the chains of every n-th draft step."""
     budget: float | None = None
     """Share of the time per output token that the probe may use; its governor enforces it."""
-    per_head: bool | None = None
-    """Whether attention masses are also recorded for each head."""
     labels: tuple[str, ...] | None = None
     """Workload labels whose requests' chains are recorded; (): all requests."""
 
     def __post_init__(self) -> None:
-        for name in ("recording", "per_head"):
-            _check(type(getattr(self, name)) in (bool, type(None)), f"{name}: give true or false")
+        _check(type(self.recording) in (bool, type(None)), "recording: give true or false")
         _check(
             self.every is None or (type(self.every) is int and 1 <= self.every <= MAX_EVERY),
             f"every: give a whole number from 1 to {MAX_EVERY}",

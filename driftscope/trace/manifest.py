@@ -166,8 +166,6 @@ class Manifest:
     None: there is no governor."""
     attention_strategy: Text = Strategy.KEYS
     """Method of measuring masses, see `Strategy`; the strategy in force is stored in every row."""
-    per_head: bool = False
-    """Whether masses by head were requested."""
     distance_edges: DistanceEdges = ()
     """First distance of each bin of `DraftRow.distance_mass`, for the largest K of the run: 0, 1,
     ..., K - 1, K, 2K, 4K, 8K. (): masses by distance are not recorded."""

@@ -97,7 +97,6 @@ def joined(record: str, by_rank: Mapping[int, pa.Table], problems: list[str]) ->
         {
             **dict.fromkeys(MASSES, _mean),
             DISTANCE_MASS: _mean_of_all,
-            "head_mass": _by_head,
             "heads": _total_heads,
         },
     )
@@ -180,20 +179,3 @@ def _mean_of(lists: list[Any], heads: list[int], rows: Rows) -> Any:
     total = (np.nan_to_num(values, posinf=np.inf, neginf=-np.inf) * counted).sum(axis=0)
     share = counted.sum(axis=0)
     return np.where(share > 0, total / np.where(share > 0, share, 1.0), np.nan)
-
-
-def _by_head(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
-    """Return the heads of all ranks, the first rank's first."""
-    lists, kind = table.column(name).to_pylist(), table.schema.field(name).type
-    if table.column(name).null_count == table.num_rows:
-        return pa.nulls(len(groups), kind)
-    k, layers = (table.column(column).to_pylist() for column in ("k", "layers"))
-    return pa.array([_heads_of(lists, k[rows[0]] * layers[rows[0]], rows) for rows in groups], kind)
-
-
-def _heads_of(lists: list[Any], queries: int, rows: Rows) -> Any:
-    """Return the heads of one group; None unless every rank has them: a gap would shift heads."""
-    if any(lists[row] is None for row in rows):
-        return None
-    parts = [np.reshape(lists[row], (queries, -1)) for row in rows]
-    return np.concatenate(parts, axis=1).ravel()

@@ -106,9 +106,6 @@ class DraftRow:
     rate: float = 1.0
     """Share of draft steps that were recorded at the time of this chain, more than 0 and at most 1:
     the chain represents 1 / rate chains."""
-    head_mass: Floats | None = None
-    """Masses by head, [k, layers, heads, 5] flattened, classes as in MASS_CLASSES. None: recording
-    them was not requested."""
     distance_mass: Floats | None = None
     """Share of attention by distance from the query, [k, layers, bins] flattened, mean over heads;
     bins begin at `Manifest.distance_edges`. They sum to 1 minus sink_mass and null_mass. None: not

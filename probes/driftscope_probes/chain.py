@@ -32,7 +32,7 @@ from driftscope_probes.taps import ChainObserver, HookSwitch
 class OptionalMasses:
     """[R, *shape] on the device, with a separate ring for host copies.
 
-    The shape is [depths, layers, heads, 5] of masses by head, [depths, layers, bins] by distance.
+    The shape is [depths, layers, bins].
     """
 
     def __init__(self, shape: tuple[int, ...], requests: int, device: torch.device) -> None:
@@ -94,29 +94,25 @@ class ChainMeasurement:
         buffers: ChainBuffers,
         kernels: Kernels,
         meter: Meter,
-        heads: OptionalMasses,
         distances: OptionalMasses,
         carries_details: bytes,
         observer: ChainObserver,
         side_thread: SideThread,
-        per_head: bool,
         search: SinkSearch | None,
     ) -> None:
-        """`layout` of a chain; the buffers' layout has a row for each query. `heads`, `distances`:
-        masses by head and by distance; `carries_details`: whether a recorded step carries the
-        latter, and near misses, beside the first steps, see `detail_choices`. `side_thread`
-        measures masses while the engine goes on."""
+        """`layout` of a chain; the buffers' layout has a row for each query. `distances`:
+        masses by distance; `carries_details`: whether a recorded step carries them, and near
+        misses, beside the first steps, see `detail_choices`. `side_thread` measures masses while
+        the engine goes on."""
         self._drafter, self.layout, self._guard = drafter, layout, guard
         self._buffers, self._observer = buffers, observer
-        self.kernels, self.meter, self.heads = kernels, meter, heads
+        self.kernels, self.meter = kernels, meter
         self.distances, self._carries_details = distances, carries_details
         self._by_distance = meter.sorts_by_distance
         self._first_left = FIRST_WITH_DETAILS if any(carries_details) else 0
         self.has_details = False
         """Whether the chain in progress carries what only some chains do."""
         self.side_thread = side_thread
-        self.per_head = per_head
-        """Whether masses are also measured by head; may change at run time."""
         self.search = search
         """Search for the sink set; None if the set is given or has been found."""
         self.without_masses = False
@@ -126,8 +122,7 @@ class ChainMeasurement:
     @property
     def device_bytes(self) -> int:
         """Most memory that the buffers take on the drafter's device, in bytes."""
-        parts = (self._buffers.nbytes, self.heads.nbytes, self.distances.nbytes)
-        return sum(parts) + self.kernels.device_bytes
+        return self._buffers.nbytes + self.distances.nbytes + self.kernels.device_bytes
 
     def forget(self) -> None:
         """Discard the chain of the recorded step."""
@@ -137,8 +132,6 @@ class ChainMeasurement:
         """[B, width]: the chain's numbers, complete once `masses` was called."""
         self.masses: Callable[[], None] | None = None
         """Function that fills in the masses on the side thread; None if they are there."""
-        self.has_head_masses = False
-        """Whether `heads` holds this chain's masses by head, complete as `values` is."""
         self.has_distances = False
         """Whether `distances` holds this chain's masses by distance, complete as `values` is."""
         self.slot_weights: torch.Tensor | None = None
@@ -188,12 +181,10 @@ class ChainMeasurement:
             capture.sought = True
             self.slot_weights = self.meter.slot_weights(step, at)
         else:
-            self.has_head_masses = self.per_head
-            heads = self.heads.take(batch) if self.has_head_masses else None
             distances = self.distances.take(batch) if self.has_distances else None
-            plan = self.meter.plan(step, at, heads, distances)
+            plan = self.meter.plan(step, at, distances)
             if plan is None:
-                self.meter.measure(step, at, heads, distances)
+                self.meter.measure(step, at, distances)
             elif at_once or plan.run_inline or queries > 1:
                 plan.fill()
             else:
@@ -250,17 +241,14 @@ class HostTransfer:
         batch = values.shape[0]
         if chain.masses is None:
             capture.values = self._ring.send(values)
-            if chain.has_head_masses:
-                capture.head_mass = chain.heads.send(batch)
             if chain.has_distances:
                 capture.distance_mass = chain.distances.send(batch)
             if chain.slot_weights is not None and self._weights_ring is not None:
                 capture.slot_weights = self._weights_ring.send(chain.slot_weights)
         elif (rows := self._ring.hold(batch, values.shape[1], job := Job())) is not None:
-            by_head = chain.heads.hold(batch, job) if chain.has_head_masses else None
             by_distance = chain.distances.hold(batch, job) if chain.has_distances else None
-            capture.values, capture.head_mass, capture.distance_mass = rows, by_head, by_distance
-            fill = functools.partial(self._fill, chain.masses, values, rows, by_head, by_distance)
+            capture.values, capture.distance_mass = rows, by_distance
+            fill = functools.partial(self._fill, chain.masses, values, rows, by_distance)
             succeeds = functools.partial(self._side_guard.succeeds, "masses", fill)
             chain.side_thread.post(job, succeeds)
         if self._ring.filling:
@@ -276,14 +264,11 @@ class HostTransfer:
         masses: Callable[[], None],
         values: torch.Tensor,
         rows: Landing,
-        by_head: Landing | None,
         by_distance: Landing | None,
     ) -> None:
         """Measure the masses on the side thread, and fill the slots reserved for them."""
         masses()
         rows.fill(values)
-        if by_head is not None:
-            self._chain.heads.fill(by_head, len(values))
         if by_distance is not None:
             self._chain.distances.fill(by_distance, len(values))
 

@@ -99,7 +99,6 @@ class Control:
             settings |= {
                 "every": sampler.every,
                 "budget": sampler.budget if governed else None,
-                "per_head": self._recorder.per_head,
             }
         return settings
 
@@ -112,8 +111,6 @@ def _apply(change: Change, recorder: Recorder) -> None:
         sampler.set(every=change.every)
     if change.budget is not None and (sampler.every, sampler.budget) != (None, change.budget):
         sampler.set(budget=change.budget)
-    if change.per_head is not None:
-        recorder.per_head = change.per_head
 
 
 ANSWER_S = 5.0

@@ -10,7 +10,6 @@ occupies the interpreter all the time.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import queue
 import threading
@@ -24,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftscope.vocabulary import MASSES
 from driftscope_probes.buffers import Array, ChainBuffers
 from driftscope_probes.drafter import AttentionLayer, PackedKeyReader
 from driftscope_probes.kernels import TorchKernels
@@ -362,8 +360,6 @@ class MassSlot:
     """[B, K, 5], to be filled."""
     floats: Array | None
     """The queries' own memory, if it can be read directly."""
-    by_head: npt.NDArray[np.float32]
-    """[B, K, heads, 5], room for each head's masses."""
 
 
 class MassJob(NamedTuple):
@@ -372,8 +368,6 @@ class MassJob(NamedTuple):
     part: MassSlot
     table: torch.Tensor
     """[>= B, blocks] int32, owned by the engine."""
-    per_head: torch.Tensor | None
-    """[B, K, heads, 5], to be filled if it is given."""
     distances: torch.Tensor | None = None
     """[B, K, bins], to be filled if it is given."""
 
@@ -399,13 +393,12 @@ class PackedMeter:
                 from driftscope_probes.cpu_programs import packed_masses
 
                 self._run = packed_masses(KEY_TYPES[dtype])
-        self._room: dict[str, npt.NDArray[np.float32]] = {}
-        """Memory of each layer for slots of every shape, of which one is in use at a time."""
         self._known: dict[str, tuple[torch.Tensor, tuple[Any, ...]]] = {}
         self._of_layer: dict[str, tuple[Any, ...]] = {
             name: (
                 _floats(kind.sinks) if kind.sinks is not None else np.empty(0, np.float32),
                 kind.window or 0,
+                kind.heads,
                 kind.kv_heads,
                 np.float32(kind.scale),
             )
@@ -416,19 +409,9 @@ class PackedMeter:
 
     def part(self, layer: str, queries: torch.Tensor, mean: Array) -> MassSlot:
         """Return the memory of a layer for chains of one shape; see MassSlot."""
-        _, kind, _ = self._layers[layer]
         plain = queries.dtype == torch.float32 and queries.is_contiguous()
-        shape = (*queries.shape[:2], kind.heads, len(MASSES))
-        size, room = math.prod(shape), self._room.get(layer, np.empty(0, np.float32))
-        if room.size < size:  # slots in use keep the previous memory alive
-            room = self._room[layer] = np.empty(2 * size, np.float32)
-        return MassSlot(
-            layer=layer,
-            queries=queries,
-            mean=mean,
-            floats=queries.numpy() if plain else None,
-            by_head=room[:size].reshape(shape),
-        )
+        floats = queries.numpy() if plain else None
+        return MassSlot(layer=layer, queries=queries, mean=mean, floats=floats)
 
     def takes(self, scores: int) -> bool:
         """Return whether chains with so many scores of a layer should be measured here."""
@@ -449,8 +432,7 @@ class PackedMeter:
             position, prompt = position.copy(), prompt.copy()
         tables: dict[int, npt.NDArray[np.int32]] = {}
         todo: list[tuple[Any, ...]] = []
-        copies: list[tuple[Array, Array]] = []
-        for part, table, per_head, distances in wanted:
+        for part, table, distances in wanted:
             layer, _, reader = self._layers[part.layer]
             cache = layer.cache()
             if cache.dtype != self._dtype:
@@ -472,20 +454,14 @@ class PackedMeter:
                     chains.ahead,
                     causal,
                     *rest,
-                    part.by_head,
                     part.mean,
                     _NO_BINS if distances is None else distances.numpy(),
                 )
             )
-            if per_head is not None:
-                # Another thread may write to vLLM's inference tensors only as arrays.
-                copies.append((per_head.numpy(), part.by_head))
 
         def fill() -> None:
             for arguments in todo:
                 run(*arguments)
-            for room, by_head in copies:
-                room[:] = by_head
 
         return fill
 

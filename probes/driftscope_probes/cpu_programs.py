@@ -213,8 +213,8 @@ def measure(
 _DOUBLINGS = DOUBLINGS
 _SIGNATURE = (
     "void(float32[:,:,::1], {keys}[:,::1], int64[::1], boolean, int32[:,::1], int64[::1], "
-    "int64[::1], int64[::1], float32[::1], int64, boolean, int64, int64, float32, "
-    "float32[:,:,:,::1], float32[:,:,:], float32[:,:,:])"
+    "int64[::1], int64[::1], float32[::1], int64, boolean, int64, int64, int64, float32, "
+    "float32[:,:,:], float32[:,:,:])"
 )
 
 
@@ -307,15 +307,14 @@ def _packed_masses(
     ahead: int,
     causal: bool,
     window: int,
+    heads: int,
     kv_heads: int,
     scale: np.float32,
-    out: Floats,
     mean: Floats,
     distances: Floats,
 ) -> None:
-    """Fill `out` [B, K, heads, 5], and `mean` [B, K, 5] over the heads, for `queries` [B, K, heads
-    * head_size]; also `distances` [B, K, bins], means over the heads by distance, unless it has no
-    bins.
+    """Fill `mean` [B, K, 5], over the heads, for `queries` [B, K, heads * head_size]; also
+    `distances` [B, K, bins], means over the heads by distance, unless it has no bins.
 
     `keys` [2 * blocks * kv_heads, head_size * block_size]: for each block and head a row of keys,
     float32 or the bits of a bfloat16 as int16, and a row of values. `order`: index of element (dim,
@@ -323,7 +322,7 @@ def _packed_masses(
     longest context]. `biases` [heads] or empty. `window`: 0 for all slots. The other arguments are
     those of `driftscope_probes.torch_masses.Chains`.
     """
-    batch, depths, heads = queries.shape[0], queries.shape[1], out.shape[2]
+    batch, depths, classes = mean.shape
     size = queries.shape[2] // heads
     block, groups = keys.shape[1] // size, heads // kv_heads
     blocks = keys.shape[0] // (2 * kv_heads)
@@ -335,7 +334,7 @@ def _packed_masses(
     single = bins - _DOUBLINGS - 1
     reach = single << _DOUBLINGS if bins else 0  # the last bin is what the others leave
     near = np.zeros((groups * depths, max(0, bins - 1)), np.float64)
-    by_bin = np.empty((depths, bins), np.float64)
+    by_class, by_bin = np.empty((depths, classes), np.float64), np.empty((depths, bins), np.float64)
     key_bits, bits = np.empty(size * block, np.int32), np.empty(block, np.int32)
     unpacked = key_bits.view(np.float32).reshape(size, block)
     for b in range(batch):
@@ -343,6 +342,7 @@ def _packed_masses(
         prompt = min(prompt_tokens[b], context)
         slots = min(first + depths, table.shape[1] * block)
         begin = max(0, first - window + 1) // block if window else 0
+        by_class[:] = 0.0
         by_bin[:] = 0.0
         for kv in range(kv_heads):
             for q in range(groups * depths):
@@ -386,8 +386,8 @@ def _packed_masses(
                 head, depth = kv * groups + q // depths, q % depths
                 null = math.exp(biases[head] - most[q]) if biases.size else 0.0
                 total = sums[q].sum() + null
-                out[b, depth, head, :4] = sums[q] / total
-                out[b, depth, head, 4] = null / total if biases.size else np.nan
+                by_class[depth, :4] += sums[q] / total
+                by_class[depth, 4] += null / total if biases.size else np.nan
                 if bins:
                     by_bin[depth, : bins - 1] += near[q] / total
                     left = (sums[q, 1] + sums[q, 2] + sums[q, 3] - near[q].sum()) / total
@@ -395,12 +395,9 @@ def _packed_masses(
                 own = first + depth
                 unseen = window > 0 and sink_slots.size and sink_slots[-1] <= own - window
                 if unseen or not sink_slots.size:
-                    out[b, depth, head, 0] = np.nan
+                    by_class[depth, 0] = np.nan
         for depth in range(depths):
-            for c in range(out.shape[3]):
-                of_heads = 0.0
-                for head in range(heads):
-                    of_heads += out[b, depth, head, c]
-                mean[b, depth, c] = of_heads / heads
+            for c in range(classes):
+                mean[b, depth, c] = by_class[depth, c] / heads
             for c in range(bins):
                 distances[b, depth, c] = by_bin[depth, c] / heads

@@ -19,7 +19,7 @@ from driftscope.trace.schema import Block, Lists
 from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import DISTANCE_MASS, FED_RMS, MASSES, Strategy
-from driftscope_probes.buffers import Landing, Layout
+from driftscope_probes.buffers import Layout
 from driftscope_probes.engine import CacheFaults, ScheduleReader
 from driftscope_probes.near_misses import FIGURES
 from driftscope_probes.sampler import DeviceTimes, Sampler
@@ -68,8 +68,6 @@ class RecordedChains(NamedTuple):
     doubtful: list[bool]
     """Whether each request's slots in the drafter's cache may be wrong."""
     tokens: npt.NDArray[np.int32] | None
-    by_head: npt.NDArray[np.float32] | None
-    """[n, k, layers * heads * 5]."""
     by_distance: npt.NDArray[np.float32] | None = None
     """[n, k, layers * bins]."""
     near_misses: npt.NDArray[np.float32] | None = None
@@ -101,7 +99,6 @@ class DraftBlocks:
             depths = {FED_RMS: depths[FED_RMS].copy()}
         fc = self._part(values, "fc_rms")[:, 0]
         tokens = [c.tokens for c in chains if c.tokens is not None]
-        by_head = [c.by_head for c in chains]
         by_distance = [c.by_distance for c in chains]
         rank, close, excluded = _of_rejected([c.near_misses for c in chains], sizes)
 
@@ -134,7 +131,6 @@ class DraftBlocks:
                 ],
                 "token_ids": Lists(values=np.concatenate(tokens)) if tokens else None,
                 "rate": column(lambda c: c.done.rate),
-                "head_mass": _optional(by_head, sizes, lost),
                 DISTANCE_MASS: _optional(by_distance, sizes, lost),
                 "target_token_rank": rank,
                 "rejected_closeness": close,
@@ -463,8 +459,10 @@ class ChainEncoder:
         step = capture.step
         k, requests = min(step.k, self._depths), step.requests
         tokens = self._tokens(capture, k)
-        by_head = self._of_depths(capture.head_mass, k) if capture.head_mass else None
-        by_distance = self._of_depths(capture.distance_mass, k) if capture.distance_mass else None
+        by_distance = None
+        if capture.distance_mass is not None:
+            measured = capture.distance_mass.take()
+            by_distance = measured.reshape(len(measured), self._depths, -1)[:, :k]
         weights = None if capture.slot_weights is None else capture.slot_weights.take()
         near = None if capture.near_misses is None else capture.near_misses.take()
         prompt_tokens = capture.prompt_tokens
@@ -474,9 +472,8 @@ class ChainEncoder:
                 keep &= capture.chosen
             requests = tuple(requests[b] for b in np.flatnonzero(keep))
             values, prompt_tokens = values[keep], prompt_tokens[keep]
-            tokens, by_head, by_distance, weights, near = (
+            tokens, by_distance, weights, near = (
                 _kept(tokens, keep),
-                _kept(by_head, keep),
                 _kept(by_distance, keep),
                 _kept(weights, keep),
                 _kept(near, keep),
@@ -494,15 +491,9 @@ class ChainEncoder:
             len(step.requests),
             doubtful,
             tokens,
-            by_head,
             by_distance,
             near,
         )
-
-    def _of_depths(self, landing: Landing, k: int) -> npt.NDArray[np.float32]:
-        """Return [n, k, numbers] of masses that only some chains have."""
-        every = landing.take()
-        return every.reshape(len(every), self._depths, -1)[:, :k]
 
     def _search_sinks(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,11 +37,6 @@ class LayerViews:
     """[B, K, 5]."""
     mean: Array
     """`masses` as an array: a NumPy array on the host."""
-
-
-_Wanted: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None]
-"""Further masses of one layer that are measured if they are given: [B, K, heads, 5] by head, and
-[B, K, bins] by distance."""
 
 
 class MassPlan(NamedTuple):
@@ -113,36 +108,22 @@ class Meter:
         self._is_sink = self._plain(sink_mask(slots).to(device))
 
     def measure(
-        self,
-        step: DraftStep,
-        at: DeviceStep,
-        per_head: torch.Tensor | None,
-        distances: torch.Tensor | None = None,
+        self, step: DraftStep, at: DeviceStep, distances: torch.Tensor | None = None
     ) -> None:
-        """Fill the buffers' masses for the chains of a step.
-
-        `per_head` [B, K, layers, heads, 5] float32 receives each head's masses, and `distances` [B,
-        K, layers, bins] float32 the masses by distance, if they are given.
-        """
+        """Fill the buffers' masses for the chains of a step, and `distances` [B, K, layers, bins]
+        float32 with the masses by distance, if it is given."""
         if not self._layers:
             return
         batch, context = len(step.requests), self._context(at)
         chains = self._chains(step, at, seen=int(at.prompt_tokens.min()))
         for index, (name, part) in enumerate(self._layers.items()):
             table = at.block_tables[name][:batch]
-            more = (
-                None if per_head is None else per_head[:, : chains.k, index],
-                None if distances is None else distances[:, : chains.k, index],
-            )
+            bins = None if distances is None else distances[:, : chains.k, index]
             room = self._room(name, batch, len(at.rows), chains.k)
-            self._layer(part, room, chains, table, context, more)
+            self._layer(part, room, chains, table, context, bins)
 
     def plan(
-        self,
-        step: DraftStep,
-        at: DeviceStep,
-        per_head: torch.Tensor | None,
-        distances: torch.Tensor | None = None,
+        self, step: DraftStep, at: DeviceStep, distances: torch.Tensor | None = None
     ) -> MassPlan | None:
         """Return a plan that replaces `measure` without the interpreter; None if impossible."""
         batch, rows, chains = len(step.requests), at.rows.shape[0], self._chains(step, at)
@@ -155,7 +136,6 @@ class Meter:
             MassJob(
                 self._parts.get((name, batch, rows, k)) or self._part(name, batch, rows, k),
                 at.block_tables[name],
-                None if per_head is None else per_head[:, :k, index],
                 None if distances is None else distances[:, :k, index],
             )
             for index, name in enumerate(self._layers)
@@ -239,14 +219,12 @@ class Meter:
         chains: Chains,
         table: torch.Tensor,
         context: int,
-        more: _Wanted,
+        distances: torch.Tensor | None,
     ) -> None:
         cache, queries = part.layer.cache(), part.reader.queries(room.queries)
-        per_head, distances = more
         if self._triton and part.reader.paged and part.kind.chunk is None:
             from driftscope_probes.triton_masses import paged_masses
 
-            own = None if per_head is None else torch.empty_like(per_head).contiguous()
             paged_masses(
                 queries,
                 part.reader.pages(cache),
@@ -255,34 +233,28 @@ class Meter:
                 part.kind,
                 room.masses,
                 max_context=context,
-                per_head=own,
                 distances=distances,
                 lse=room.lse.contiguous() if self.strategy == "lse" else None,
             )
-            if per_head is not None and own is not None:
-                per_head.copy_(own)
             return
         slots, batch = _slots(context, chains, table, cache), len(queries)
         size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
         if size == batch:  # usual case; splitting would cost as much as some of the sums
             score = _scorer(part.reader, cache, table, slots)
-            by_head = masses(queries, score, chains, part.kind, distances)
-            _keep(by_head, room.mean, per_head)
+            room.mean[:] = _mean(masses(queries, score, chains, part.kind, distances))
             return
         for first in range(0, batch, size):
             some = slice(first, first + size)
             score = _scorer(part.reader, cache, table[some], slots)
             bins = None if distances is None else distances[some]
             by_head = masses(queries[some], score, chains[some], part.kind, bins)
-            _keep(by_head, room.mean[some], None if per_head is None else per_head[some])
+            room.mean[some] = _mean(by_head)
 
 
-def _keep(by_head: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> None:
-    """Store the mean over heads of `by_head` [B, K, heads, 5], and `by_head` if wanted."""
+def _mean(by_head: torch.Tensor) -> Array:
+    """Return the mean over heads of [B, K, heads, 5]."""
     of_heads = array_of(by_head)
-    mean[:] = of_heads.sum(2) / of_heads.shape[2]
-    if per_head is not None:
-        per_head.copy_(by_head)
+    return of_heads.sum(2) / of_heads.shape[2]
 
 
 def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:

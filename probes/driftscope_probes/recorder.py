@@ -17,7 +17,7 @@ from driftscope.errors import ProbeError
 from driftscope.trace.manifest import Manifest, Model
 from driftscope.trace.records import edges_of
 from driftscope.trace.writer import Encode, TraceWriter
-from driftscope.vocabulary import MASSES, SINK_FOUND, SINK_SOUGHT
+from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT
 from driftscope_probes.buffers import NO_MARKS, ChainBuffers, DeviceClock, Layout
 from driftscope_probes.chain import (
     ChainMeasurement,
@@ -129,7 +129,6 @@ def masses_in_manifest(drafter: Drafter, settings: Settings, meter: Meter) -> di
     return {
         "drafter_layers": len(drafter.layers),
         "attention_strategy": meter.strategy,
-        "per_head": settings.per_head,
         "distance_every": every,
         "distance_edges": edges_of(drafter.k) if every else (),
     }
@@ -216,15 +215,6 @@ class Recorder:
     def recording_step(self) -> bool:
         """Whether the step in progress, or the last one, is recorded."""
         return self._chain.capture is not None
-
-    @property
-    def per_head(self) -> bool:
-        """Whether masses are also recorded by head; may be set at run time."""
-        return self._chain.per_head
-
-    @per_head.setter
-    def per_head(self, per_head: bool) -> None:
-        self._chain.per_head = per_head
 
     def witness_first(
         self, witness: StartWitness, report: Callable[[Verdict], None], *, drafts_ahead: bool
@@ -440,14 +430,10 @@ def assemble_recorder(
         drafter,
         layout,
         guard,
-        per_head=settings.per_head,
         search=search,
         buffers=buffers,
         kernels=kernels,
         meter=meter,
-        heads=OptionalMasses(
-            (*by_layer, meter.heads, len(MASSES)), drafter.max_requests, drafter.device
-        ),
         distances=OptionalMasses(
             (*by_layer, len(edges_of(drafter.k))), drafter.max_requests, drafter.device
         ),

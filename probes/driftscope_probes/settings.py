@@ -77,8 +77,6 @@ class Settings:
     """The sink set: the first n slots, or slots such as `0,1,17` (`7,` for one), or `auto`: search
     for it in the first chains."""
     sink_source: str = SINK_DEFAULT
-    per_head: bool = False
-    """Whether attention masses are also recorded for each head."""
     distance_every: int = DEFAULT_DISTANCE_EVERY
     """Record attention by distance and near misses for the first 64 recorded chains, then one in n;
     0: for none."""
@@ -319,7 +317,6 @@ def _flag(name: str, value: str) -> bool:
 _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "every": _whole(1, MAX_EVERY),
     "budget": _share,
-    "per_head": _flag,
     "distance_every": _whole(0, MAX_EVERY),
     "labels": _labels,
     "recording": _one_of(*RECORDINGS),

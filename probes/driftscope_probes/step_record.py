@@ -45,8 +45,6 @@ class Capture:
     """The chains' numbers; None if they were not recorded."""
     ids: Landing | None = None
     """[B, 2K] int32 bit for bit: the served tokens, then those of the measured chain."""
-    head_mass: Landing | None = None
-    """[B, K * layers * heads * 5]."""
     distance_mass: Landing | None = None
     """[B, K * layers * bins]; None if this step does not carry masses by distance."""
     near_misses: Landing | None = None

@@ -184,7 +184,6 @@ def _combine(  # type: ignore[no-untyped-def]
     prompt,
     sinks_at,
     out,
-    per_head,
     distances,
     out_request,
     out_depth,
@@ -198,7 +197,6 @@ def _combine(  # type: ignore[no-untyped-def]
     SINKS: tl.constexpr,
     BIAS: tl.constexpr,
     LSE: tl.constexpr,
-    PER_HEAD: tl.constexpr,
     ROWS: tl.constexpr,
     HEADS_PADDED: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -273,13 +271,6 @@ def _combine(  # type: ignore[no-untyped-def]
     tl.store(to + 2, tl.sum(tl.where(live, generated, 0.0)) / heads)
     tl.store(to + 3, tl.sum(tl.where(live, self_, 0.0)) / heads)
     tl.store(to + 4, tl.sum(tl.where(live, null, 0.0)) / heads)
-    if PER_HEAD:
-        one = per_head + ((b * K + d) * heads + head) * 5
-        tl.store(one, sink, mask=live)
-        tl.store(one + 1, in_prompt, mask=live)
-        tl.store(one + 2, generated, mask=live)
-        tl.store(one + 3, self_, mask=live)
-        tl.store(one + 4, null, mask=live)
 
 
 def paged_masses(
@@ -292,15 +283,14 @@ def paged_masses(
     *,
     max_context: int,
     lse: torch.Tensor | None = None,
-    per_head: torch.Tensor | None = None,
     distances: torch.Tensor | None = None,
 ) -> None:
     """Write mean masses over heads into `out` [B, K, 5] float32 (last dimension dense).
 
     `queries` [B, >= K, heads * head_size]; `keys` [blocks, block_size, kv_heads, head_size], whose
     last dimension is dense; `block_table` [B, blocks] int; `lse` [B, K, heads] float32 dense, if
-    the serving kernel provides it; `per_head` [B, K, heads, 5] float32 dense and `distances` [B, K,
-    bins] float32 (last dimension dense), if wanted.
+    the serving kernel provides it; `distances` [B, K, bins] float32 (last dimension dense), if
+    wanted.
     """
     batch, groups = len(chains.position), kind.heads // kind.kv_heads
     rows = max(16, triton.next_power_of_2(groups * chains.k))
@@ -358,7 +348,6 @@ def paged_masses(
         chains.prompt_tokens,
         chains.sink_slots,
         out,
-        per_head,
         distances,
         out.stride(0),
         out.stride(1),
@@ -367,7 +356,6 @@ def paged_masses(
         splits,
         **same,
         BIAS=kind.sinks is not None,
-        PER_HEAD=per_head is not None,
         HEADS_PADDED=triton.next_power_of_2(kind.heads),
         num_warps=1,
     )

@@ -20,7 +20,6 @@ from typing import Any, TypeGuard
 
 import plotly.graph_objects as go
 
-from driftscope.analysis.number_words import number, percent
 from driftscope.analysis.statistics.intervals import Interval
 
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star")
@@ -163,47 +162,6 @@ def bars(
     )
 
 
-def heat_rows(names: Sequence[str], rows: Sequence[Values], signs: Sequence[str]) -> list[go.Bar]:
-    """Return rows of coloured cells by depth, the first one lowest, as bars of height 1: the
-    smallest plotly bundle has no heatmap trace. `signs` are short names for the axis."""
-    highest = max((v for row in rows for v in row if is_number(v)), default=1.0)
-    out = []
-    for at, (name, sign, row) in enumerate(zip(names, signs, rows, strict=True)):
-        known = [(depth, v) for depth, v in enumerate(row, start=1) if is_number(v)]
-        out.append(
-            go.Bar(
-                name=name,
-                x=[depth for depth, _ in known],
-                y=[1] * len(known),
-                base=at - 0.5,
-                width=1,
-                offset=-0.5,
-                marker={
-                    "color": [scale_colour(v / highest if highest else 0.0) for _, v in known],
-                    "line": {"width": 0},
-                },
-                customdata=[_rounded(v) for _, v in known],
-                hovertemplate="%{customdata}",
-                meta={**_meta(()), "cells": list(row), "sign": sign, "highest": highest},
-            )
-        )
-    return out
-
-
-_VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
-"""Five points of viridis, which keeps its order in grey and for colour-blind readers."""
-_LEVELS = 64
-"""Number of colours of the scale; few, so that pages stay small."""
-
-
-def scale_colour(share: float) -> str:
-    """Return the colour of a cell, from 0 (dark) to 1 (bright)."""
-    at = round(min(max(share, 0.0), 1.0) * _LEVELS) / _LEVELS * (len(_VIRIDIS) - 1)
-    low = min(int(at), len(_VIRIDIS) - 2)
-    ends = zip(_VIRIDIS[low], _VIRIDIS[low + 1], strict=True)
-    return "#{:02x}{:02x}{:02x}".format(*(round(a + (b - a) * (at - low)) for a, b in ends))
-
-
 _MARKED = 24
 """Most points with which a line carries markers."""
 
@@ -297,24 +255,17 @@ def figure(
     two integers. `named` shows the legend even of a single series, because its name explains its
     colour. `y_most` is the lowest upper end of y.
     """
-    cells = [t for t in traces if "cells" in t.meta]
-    deepest = max((len(t.meta.get("cells", t.x or ())) for t in traces), default=0)
+    deepest = max((len(t.x or ()) for t in traces), default=0)
     for trace in traces:
-        if "cells" not in trace.meta:
-            value = _HOVER.get(unit, "%{y:.3f}")
-            trace.hovertemplate = f"{value} %{{customdata}}" if trace.customdata else value
-    loose = bool(cells) or any(t.mode == "markers" for t in traces if t.type == "scatter")
+        value = _HOVER.get(unit, "%{y:.3f}")
+        trace.hovertemplate = f"{value} %{{customdata}}" if trace.customdata else value
+    loose = any(t.mode == "markers" for t in traces if t.type == "scatter")
     y_axis = {"title": _title(y_title), "nticks": 5, **_AXIS}
-    if cells:
-        rows = range(0, len(cells), max(1, len(cells) // 16))
-        signs = [cells[row].meta["sign"] for row in rows]
-        y_axis |= {"tickvals": list(rows), "ticktext": signs, "range": [-0.5, len(cells) - 0.5]}
-    else:
-        levels = [*([] if level is None else [level]), *([band.low, band.high] if band else ())]
-        ends = _y_range(traces, unit, levels, y_most, from_zero=from_zero, stacked=stacked)
-        y_axis["range"] = ends
-        if unit is Unit.SHARE:
-            y_axis |= {"tickformat": ".3~p"} | ({"dtick": 0.25} if ends[1] == _WHOLE else {})
+    levels = [*([] if level is None else [level]), *([band.low, band.high] if band else ())]
+    ends = _y_range(traces, unit, levels, y_most, from_zero=from_zero, stacked=stacked)
+    y_axis["range"] = ends
+    if unit is Unit.SHARE:
+        y_axis |= {"tickformat": ".3~p"} | ({"dtick": 0.25} if ends[1] == _WHOLE else {})
     return go.Figure(
         data=list(traces),
         layout={
@@ -326,8 +277,8 @@ def figure(
             "hovermode": "closest" if loose else "x unified",
             "hoverlabel": {"bgcolor": _paint("panel"), "font": {"color": _paint("ink")}},
             "showlegend": False,
-            "barmode": "overlay" if cells else "relative" if stacked else "group",
-            "bargap": 0 if cells else 0.08 if stacked else 0.28,
+            "barmode": "relative" if stacked else "group",
+            "bargap": 0.08 if stacked else 0.28,
             "xaxis": _x_axis(traces, x_title, axis, deepest, whole=whole),
             "yaxis": y_axis,
             "shapes": _shapes(marks, level, shade, band),
@@ -549,14 +500,8 @@ class Sign:
 
 
 def legend(made: go.Figure) -> list[Sign]:
-    """Return the signs of the series, [] for a single one that needs no name; for coloured cells
-    zero, half of the largest value, and the largest."""
+    """Return the signs of the series, [] for a single one that needs no name."""
     shown = [trace for trace in made.data if trace.meta["tabled"]]
-    if any("cells" in trace.meta for trace in shown):
-        most = shown[0].meta["highest"]
-        say = percent if made.layout.meta["unit"] == Unit.SHARE else number
-        shares = (0.0, 0.5, 1.0)
-        return [Sign(name=say(s * most), colour=scale_colour(s), filled=True) for s in shares]
     meta = made.layout.meta
     signs = [_sign(t) for t in shown] if len(shown) > 1 or meta["named"] else []
     return signs + (
@@ -566,10 +511,8 @@ def legend(made: go.Figure) -> list[Sign]:
 
 def _sign(trace: Any) -> Sign:
     if trace.type == "bar":
-        shade = trace.marker.color
-        paint = shade if isinstance(shade, str) else shade[0]
         shape = trace.marker.pattern.shape or ""
-        return Sign(name=trace.name, colour=paint, pattern=shape, filled=True)
+        return Sign(name=trace.name, colour=trace.marker.color, pattern=shape, filled=True)
     if trace.stackgroup:
         shape = trace.fillpattern.shape or ""
         return Sign(name=trace.name, colour=trace.fillcolor, pattern=shape, filled=True)

@@ -49,10 +49,10 @@ def pictures(analysis: Analysis) -> list[Picture]:
 
 
 def thinned(analysis: Analysis) -> Analysis:
-    """Return `analysis` without the rounds of single requests and without heads, for a file that
-    would be too large. A note reports the omission."""
+    """Return `analysis` without the rounds of single requests, for a file that would be too large.
+    A note reports the omission."""
     runs = tuple(
-        replace(run, closeup=run.closeup and replace(run.closeup, opened=(), heads=None))
+        replace(run, closeup=run.closeup and replace(run.closeup, opened=()))
         for run in analysis.runs
     )
     left_out = note(_LEFT_OUT, "This report", name="thinned", affects="requests")
@@ -60,8 +60,7 @@ def thinned(analysis: Analysis) -> Analysis:
 
 
 _LEFT_OUT = (
-    "single requests cannot be opened and heads are left out to keep the file small; a report of "
-    "fewer runs shows more"
+    "single requests cannot be opened, to keep the file small; a report of fewer runs shows more"
 )
 
 

@@ -120,15 +120,11 @@ def number_rows(made: Any) -> tuple[list[str], list[list[str]], int]:
     """Return the head and the rows of the table of a figure's numbers, and how many of its first
     columns are words.
 
-    Every x is a row, so that the table is as narrow as its series are few. Of coloured cells, every
-    series is a row with its values in one cell.
+    Every x is a row, so that the table is as narrow as its series are few.
     """
     shown = [trace for trace in made.data if trace.meta["tabled"]]
     meta = made.layout.meta
     unit = Unit(meta["unit"])
-    if any("cells" in trace.meta for trace in shown):
-        rows = [[t.name, ", ".join(format_value(y, unit) for y in t.meta["cells"])] for t in shown]
-        return ["", f"{meta['x_title']} 1 to {meta['depths']}"], rows, 2
     longest = max(shown, key=lambda trace: len(trace.x or ()), default=None)
     xs = tuple(longest.x or ()) if longest else ()
     same_x = all(tuple(trace.x or ()) == xs[: len(trace.x or ())] for trace in shown)

@@ -4,13 +4,12 @@ its confidence predicts acceptance."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise, zip_longest
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup
 
-from driftscope.analysis.closeup import HEAD_CHAINS
 from driftscope.analysis.figures.attention_drift import (
     MARGIN,
     Answer,
@@ -58,7 +57,6 @@ from driftscope_reports.charts import (
     bars,
     expectation,
     figure,
-    heat_rows,
     line,
     scaled,
 )
@@ -82,9 +80,9 @@ def drift(analysis: Analysis) -> Section:
     """Return acceptance, masses and hidden state by depth."""
     runs = analysis.runs
     layers = [p for i, run in enumerate(runs) for p in _layers(i, run, runs)]
-    areas, heads = [*_masses(runs), *layers], _heads(runs)
+    areas = [*_masses(runs), *layers]
     lines = [*_overlaid_masses(runs), *_hidden(runs)]
-    inside = bool(areas or lines or heads)
+    inside = bool(areas or lines)
     missing = (
         None
         if inside
@@ -105,7 +103,7 @@ def drift(analysis: Analysis) -> Section:
         lead="Point at a depth, or press the arrow keys in a picture, to mark that depth in all "
         "pictures of this page.",
         conclusion=_drift_conclusion(runs),
-        pictures=[*moved, *areas, *acceptance(runs), *lines, *heads],
+        pictures=[*moved, *areas, *acceptance(runs), *lines],
         affects=("masses", "acceptance"),
         missing=missing,
     )
@@ -356,49 +354,6 @@ def _layers(index: int, run: RunSummary, runs: _Runs) -> list[Picture]:
             definitions=(attention.SELF,),
         )
     ]
-
-
-def _heads(runs: _Runs) -> list[Picture]:
-    """Return maps by head, the runs side by side for each class."""
-    made = [[*_head_maps(i, run, runs)] for i, run in enumerate(runs)]
-    return [p for of_class in zip_longest(*made) for p in of_class if p]
-
-
-def _head_maps(index: int, run: RunSummary, runs: _Runs) -> Iterable[Picture]:
-    heads = run.closeup.heads if run.closeup else None
-    for name, (words, definition, _) in CLASSES.items():
-        rows = heads.masses.get(name) if heads else None
-        if heads is None or rows is None or name == "null":
-            continue
-        if name == "sink" and has_sink(run) is False:
-            continue
-        places = [divmod(n, heads.heads) for n in range(len(rows))]
-        several = len(rows) > heads.heads
-        names = [f"layer {at} head {n}" if several else f"head {n}" for at, n in places]
-        signs = [f"{at}.{n}" if several else f"{n}" for at, n in places]
-        last = [row[-1] for row in rows if math.isfinite(row[-1])] or [math.nan]
-        title = about(run, runs, f"attention on {_ON.get(name, words)}, head by head")
-        yield Picture(
-            id=f"heads-{name}-{index}",
-            title=f"{title}: {percent(min(last))} to {percent(max(last))} at "
-            f"{axis_name([run])} {run.depths}",
-            how="One row per attention head, one column per depth; the brighter a cell, the more "
-            f"of the head's attention goes there. {_ALONE[name == 'self']}",
-            chart=shares_by_depth(
-                [run], heat_rows(names, rows, signs), "layer.head" if several else "head"
-            ),
-            note=None
-            if run.recording.chains <= HEAD_CHAINS
-            else f"From about {HEAD_CHAINS:,} chains, sampled evenly from all recorded chains.",
-            definitions=(definition,),
-        )
-
-
-_ALONE = {
-    True: "A single row that turns bright is one head that drifts alone, which the mean hides.",
-    False: "A single row that turns dark is one head that turns away alone, which the mean hides.",
-}
-"""Reading hints: for the map of the chain itself (True), and for those of the context (False)."""
 
 
 # ---- attention drift

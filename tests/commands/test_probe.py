@@ -28,9 +28,7 @@ class Worker(SimpleNamespace):
 
     def __init__(self, run: Path) -> None:
         create_run(run, manifest(Spec()))
-        super().__init__(
-            run=run, sampler=Sampler(every=1), per_head=False, selection=RequestSelection()
-        )
+        super().__init__(run=run, sampler=Sampler(every=1), selection=RequestSelection())
         self.writer = TraceWriter(run, source="worker0-1")
         self.control = Control(run, self.writer, self.selection, self)  # type: ignore[arg-type]
         self.control.watch()
@@ -72,22 +70,16 @@ def test_a_change_is_back_when_the_process_does_it(driftscope: Driftscope, worke
     (process,) = _json(driftscope("probe", "stop", worker.run, "--json"))
     assert (process["recording"], process["rate"], process["answered"]) == (False, 0.0, True)
     assert not worker.sampler.recording
-    done = driftscope(
-        "probe", "set", worker.run, "--every", "4", "--per-head", "--label", "a", "--label", "b"
-    )
+    done = driftscope("probe", "set", worker.run, "--every", "4", "--label", "a", "--label", "b")
     assert "stopped" in done.stdout
     assert "every 4" in done.stdout
     assert "a, b" in done.stdout
-    assert (worker.sampler.every, worker.per_head) == (4, True)
+    assert worker.sampler.every == 4
     _json(driftscope("probe", "start", worker.run, "--json"))
-    _json(
-        driftscope(
-            "probe", "set", worker.run, "--budget", "2%", "--all-labels", "--no-per-head", "--json"
-        )
-    )
+    _json(driftscope("probe", "set", worker.run, "--budget", "2%", "--all-labels", "--json"))
     assert worker.sampler.recording
     assert (worker.sampler.every, worker.sampler.budget) == (None, 0.02)
-    assert (worker.selection.labels, worker.per_head) == ((), False)
+    assert worker.selection.labels == ()
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,6 @@ def test_a_server_by_its_run_directory(servers: dict[str, Server]) -> None:
         "labels": [],
         "every": None,
         "budget": 0.5,
-        "per_head": False,
     }
     _ask(server, "all")
     until(lambda: "all" in _requests(read_trace(server.run)))
@@ -284,7 +283,7 @@ def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
     trace = read_trace(tmp_path / "run")
     assert trace.problems == ()
     rounds = _rows_by_request(trace.draft.to_pandas())
-    status, stop, start, second, by_head, only_a, nobody, everybody, governed = (
+    status, stop, start, second, only_a, nobody, everybody, governed = (
         [rounds.get(name, pd.DataFrame()) for name in one["ids"]] for one in said
     )
     lengths = [len(rows) for rows in status]
@@ -293,11 +292,9 @@ def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
     assert [len(rows) for rows in start] == lengths
     assert abs(2 * sum(map(len, second)) - sum(lengths)) <= 2 * len(lengths)
     assert {rate for rows in second for rate in rows.rate} == {0.5}
-    assert all(rows.head_mass.notna().all() for rows in by_head)
     assert [len(rows) for rows in only_a] == [lengths[0], 0, 0]
     assert [len(rows) for rows in nobody] == [0, 0, 0]
     assert [len(rows) for rows in everybody] == lengths
-    assert all(rows.head_mass.isna().all() for rows in everybody)
     assert all(0 < rate <= 1 for rows in governed if len(rows) for rate in rows.rate)
 
     answers = [one["answer"] for one in said]

@@ -65,24 +65,12 @@ SERVER = Truth(
         Prompts(label="agent", shift=-0.3, temperature=0.2),
     ),
 )
-ONE_HEAD = Truth(
-    requests=24,
-    rounds=6,
-    batches=(4,),
-    self_last=0.3,
-    sink=(0.3, 0.12),
-    growth=1.4,
-    by_head=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 2.3),
-    target="target-8b",
-    drafter="eagle3-8b",
-)
 RUNS = {
     "healthy": HEALTHY,
     "drifting": DRIFTING,
     "without": WITHOUT,
     "long-context": LONG_CONTEXT,
     "server": SERVER,
-    "one-head": ONE_HEAD,
 }
 
 

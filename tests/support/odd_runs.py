@@ -131,7 +131,6 @@ ODD: dict[str, Callable[[Path], Path]] = {
     "k-1-nothing-accepted": _written(Spec(k=1, conditional=(0.0,))),
     "no-attention": _written(Spec(heads=0)),
     "no-sink": _written(Spec(sink_slots=(), sink_source="found")),
-    "by-head": _written(Spec(per_head=True)),
     "no-growth": _written(Spec(growth=1.0, self_last=0.0, sink=(0.0, 0.0))),
     "undrafted": _written(Spec(undrafted=("k_zero", "structured_output", "preempted", None))),
     "not-a-number": _not_a_number,

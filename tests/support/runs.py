@@ -96,7 +96,6 @@ class Spec:
     class is absent."""
     heads: int = 4
     """Attention heads of the drafter on all ranks together; 0: it has no attention (nor layers)."""
-    per_head: bool = False
     distance_every: int = 0
     """One recorded step in how many carries masses by distance; 0: none. Each head's prompt is far
     away, its output K slots away, and its own tokens share the distances below K evenly."""
@@ -150,7 +149,6 @@ def manifest(spec: Spec) -> Manifest:
         kv_cache_dtype="auto",
         every=spec.every,
         attention_strategy=spec.strategy,
-        per_head=spec.per_head,
         distance_every=1 if spec.near else spec.distance_every,
         distance_edges=edges_of(spec.k) if spec.near or spec.distance_every else (),
         tensor_parallel=spec.tensor_parallel,
@@ -340,7 +338,6 @@ def attention(spec: Spec, heads: Sequence[int], step: int) -> dict[str, Any]:
     return {
         **named,
         "null_mass": None,
-        "head_mass": masses.ravel().tolist() if spec.per_head else None,
         "distance_mass": _by_distance(spec, masses, step),
         "heads": len(heads),
         "strategy": spec.strategy,

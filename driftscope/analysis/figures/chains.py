@@ -38,7 +38,7 @@ from driftscope.analysis.statistics.ratio import Ratio, ratio_of, ratio_over
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.metrics import attention
 from driftscope.metrics.attention import Array, finite, ratio, weight_of, weighted
-from driftscope.vocabulary import AUX, BY_DEPTH, DISTANCE_MASS, MASS_CLASSES, MASSES, Execution
+from driftscope.vocabulary import AUX, BY_DEPTH, DISTANCE_MASS, MASSES, Execution
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -189,8 +189,7 @@ class Elements:
         return ibis.ifelse(self.there("generated_mass"), left, ibis.null("float64"))
 
 
-BY_HEAD = "head_mass"
-OPTIONAL = ("sink_mass", "null_mass", *AUX, BY_HEAD, DISTANCE_MASS)
+OPTIONAL = ("sink_mass", "null_mass", *AUX, DISTANCE_MASS)
 """Lists that a drafter may lack, or whose recording may be switched off; files never leave them out
 because they follow from others."""
 
@@ -308,11 +307,6 @@ def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
                 f"{tables.path}: draft rows whose {name} is not {wanted} long; "
                 "the run's files are damaged or not from one run"
             )
-    if "bad_heads" in chains.column_names and whole(chains, "bad_heads").sum():
-        raise DamagedTraceError(
-            f"{tables.path}: draft rows whose head_mass is not K times layers times heads times "
-            f"{len(MASS_CLASSES)} long; the run's files are damaged or not from one run"
-        )
 
 
 def check_rounds(tables: Tables, rounds: pa.Table) -> None:
@@ -358,16 +352,11 @@ def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
     mine = rows.mutate(weight=1.0 / rows.rate)
     lists = Elements(mine, dict(derived), shape, careful=careful)
     weight = mine.weight if careful or shape.rate is None else 1.0 / shape.rate
-    more: dict[str, Any] = {}
-    if BY_HEAD not in shape.absent:
-        wanted = mine.k * mine.layers * mine.heads * len(MASS_CLASSES)
-        more["bad_heads"] = (mine.head_mass.length() != wanted).fill_null(False).sum()
     return mine.group_by("cluster").aggregate(
         chains=mine.count(),
         weight=mine.weight.sum(),
         chunked=mine.chunked_prefill.fill_null(False).sum(),
         bad_rates=(~((mine.rate > 0) & (mine.rate <= 1)).fill_null(False)).sum(),
-        **more,
         **(_presence if careful else _presence_in_all)(lists, shape),
         **(_careful if careful else _quick)(lists, shape, weight),
     )

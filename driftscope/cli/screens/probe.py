@@ -20,14 +20,13 @@ _COLUMNS = (
     "sampling",
     "rate",
     "budgeted",
-    "by head",
     "requests",
     "draft rows",
     "dropped",
     "errors",
 )
-_USUAL = {"by head": {"-", "no"}, "requests": {"-", "all"}}
-"""Cells of columns that are left out if they hold nothing else, so that 80 columns are enough."""
+_ALL = {"-", "all"}
+"""Cells of the column of requests that name no selection."""
 _PIPE_WIDTH = 140
 """Width in columns when the output is not a terminal and COLUMNS is not set."""
 
@@ -53,11 +52,8 @@ def show(run: Path, processes: Sequence[Mapping[str, Any]], *, as_json: bool) ->
 def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     columns = zip(_COLUMNS, *map(_cells, processes), strict=True)
-    told = [
-        column
-        for column in columns
-        if column[0] not in _USUAL or set(column[1:]) - _USUAL[column[0]]
-    ]
+    # Without a selection, 80 columns are enough.
+    told = [(name, *cells) for name, *cells in columns if name != "requests" or {*cells} - _ALL]
     for name, *_ in told:
         table.add_column(name)
     for cells in list(zip(*told, strict=True))[1:]:
@@ -92,7 +88,6 @@ def _cells(process: Mapping[str, Any]) -> tuple[str, ...]:
         _sampling(control),
         _percent(process.get("rate")),
         _percent(process.get("overhead")),
-        _word(control.get("per_head"), "yes", "no", "-"),
         "-" if labels is None else ", ".join(labels) or "all",
         f"{process['rows'].get('draft', 0):,}",
         f"{sum(process['dropped'].values()):,}",

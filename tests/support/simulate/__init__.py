@@ -10,7 +10,7 @@ Simulated: requests of several kinds that differ in how easy they are (so that r
 are alike), acceptance by depth that depends on the request, the context length and the time, the
 drafter's confidence with a stated miscalibration, masses, RMS and captured layers with noise by
 request and by chain, steps with times by batch and K, decode steps without a draft, sampling that
-changes, several replicas, masses by head. Not simulated: tensor-parallel ranks, tokens, values that
+changes, several replicas. Not simulated: tensor-parallel ranks, tokens, values that
 are no finite numbers, chunked prefill, damage: `support.runs` has those, row by row.
 
 Two runs of equal `prompts` and `requests` answer the same prompts; `seed` is all else.

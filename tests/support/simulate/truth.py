@@ -143,9 +143,6 @@ class Truth:
     prompt_share: float = 0.5
     """Share of the prompt in the mass left by sink and chain; the rest is on verified output."""
     layers: int = 1
-    by_head: tuple[float, ...] = ()
-    """Ratio of each head's mass on the chain to their mean, if masses by head are recorded; the
-    mean of these is 1."""
     sink_slots: tuple[int, ...] = (0,)
     fed_state: str | None = None
     """`Manifest.fed_state` of an MTP head, which reads the target's own state, of RMS 2; None: an

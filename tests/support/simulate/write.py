@@ -35,7 +35,7 @@ from driftscope.trace.segments import (
     write_sealed,
 )
 from driftscope.trace.status import Status, WeightUpdate, status_path
-from driftscope.vocabulary import AUX, BY_DEPTH, MASS_CLASSES, Execution
+from driftscope.vocabulary import AUX, BY_DEPTH, Execution
 
 PROBE_S = 0.0001
 """Time of the probe in a recorded step, in seconds."""
@@ -230,10 +230,9 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
         "fc_rms": None if truth.fed_state else fc[:, 0].astype(np.float64),
         "token_ids": None,
         "rate": chunk.rate[step],
-        "head_mass": _by_head(truth, masses),
         "distance_mass": _distances(truth, masses),
         **_rejected(truth, random, chunk.accepted[kept] < chunk.k[step]),
-        "heads": len(truth.by_head) or HEADS,
+        "heads": HEADS,
         "strategy": "lse",
         "execution": _executions(truth, chunk.batch[step]),
         "replica": 0,
@@ -310,22 +309,6 @@ def _distances(truth: Truth, masses: Mapping[str, Lists]) -> Lists | None:
         bins[:, own, :, own : k - 1] = scale[:, own, :, None] * truth.near / (k - 1)
     bins[..., -1] = 1 - sink - bins.sum(axis=-1)
     return Lists(values=bins.reshape(len(bins), -1))
-
-
-def _by_head(truth: Truth, masses: Mapping[str, Lists]) -> Lists | None:
-    """Return the masses as flattened [rows, k, layers, heads, classes]; None without heads. A head
-    that looks more at the chain looks less at everything else."""
-    if not truth.by_head:
-        return None
-    factor = np.array(truth.by_head, dtype=np.float32)
-    chain = masses["self_mass"].values[:, :, None]
-    rest = (1 - chain * factor) / (1 - chain)
-    parts = [
-        chain * factor if name == "self" else masses[f"{name}_mass"].values[:, :, None] * rest
-        for name in MASS_CLASSES[:-1]
-    ]
-    stacked = np.stack([*parts, np.zeros_like(rest)], axis=-1)
-    return Lists(values=stacked.reshape(len(stacked), -1))
 
 
 def _verify(truth: Truth, chunk: Chunk) -> Block:

@@ -62,7 +62,7 @@ def _worker(**control: Any) -> dict[str, Any]:
         "rows": {"draft": 1_025_728},
         "dropped": {},
         "errors": {},
-        "control": {"budget": 0.01, "per_head": False, "labels": [], **control},
+        "control": {"budget": 0.01, "labels": [], **control},
     }
 
 
@@ -75,24 +75,16 @@ def test_nothing_is_cut_at_80_columns(
     assert head.split("  ")[0] == "process" and "draft rows" in head
     for word in ("worker0-14423", "recording", "budget 1 %", "2.44 %", "2.43 %", "1,025,728"):
         assert word in row
-    assert "by head" not in head and "requests" not in head
+    assert "requests" not in head
 
 
-@pytest.mark.parametrize(
-    ("control", "name", "cell"),
-    [({"per_head": True}, "by head", "yes"), ({"labels": ["chat"]}, "requests", "chat")],
-)
-def test_what_is_recorded_in_another_way_has_its_column(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    control: dict[str, Any],
-    name: str,
-    cell: str,
+def test_a_selection_of_requests_has_its_column(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    show(Path("run"), [_worker(**control)], as_json=False)
+    show(Path("run"), [_worker(labels=["chat"])], as_json=False)
     head, row, *_ = capsys.readouterr().out.splitlines()
-    assert row[head.index(name) :].startswith(cell)
+    assert row[head.index("requests") :].startswith("chat")
 
 
 def _view(rounds: int = 677, chains: int = 0, **gauges: Any) -> View:

@@ -22,8 +22,7 @@ class Parts:
 
     def __init__(self, run: Path, *, every: int | None = 1) -> None:
         self.run, self.writer = run, TraceWriter(run, source="worker0-1")
-        self.sampler, self.per_head = Sampler(every=every), False
-        self.selection = RequestSelection()
+        self.sampler, self.selection = Sampler(every=every), RequestSelection()
         self.control = Control(run, self.writer, self.selection, self)  # type: ignore[arg-type]
 
     def status(self) -> Status:
@@ -75,11 +74,11 @@ def test_a_change_reaches_all_processes_of_the_run(parts: Parts) -> None:
     core = TraceWriter(parts.run, source="engine0-2")
     selection = RequestSelection()
     Control(parts.run, core, selection).watch()
-    ask(parts.run, Change(per_head=True))
-    parts.until(lambda: parts.per_head)
+    ask(parts.run, Change(every=3))
+    parts.until(lambda: parts.sampler.every == 3)
     ask(parts.run, Change(labels=("a",)))
     parts.until(lambda: selection.labels == ("a",) == parts.selection.labels)
-    assert read_control(parts.run).change == Change(per_head=True, labels=("a",))
+    assert read_control(parts.run).change == Change(every=3, labels=("a",))
     core.close()
     assert [s.recording for s in read_statuses(parts.run)] == [None, True]
 

@@ -65,7 +65,6 @@ def _finished(
     *,
     recorded: bool = True,
     ids: torch.Tensor | None = None,
-    head_mass: Landing | None = None,
     distance_mass: Landing | None = None,
     chosen: Any = None,
     **changes: Any,
@@ -80,7 +79,6 @@ def _finished(
             chosen=chosen,
             values=_landing(_values(step, changes.pop("position", 20))),
             ids=None if ids is None else _landing(ids.to(torch.int32).view(torch.float32)),
-            head_mass=head_mass,
             distance_mass=distance_mass,
             execution="eager",
         )
@@ -213,7 +211,7 @@ def test_a_chain_has_its_own_requests_numbers(encoder: ChainEncoder) -> None:
 def test_what_the_drafter_does_not_have_is_none(encoder: ChainEncoder) -> None:
     (chain,) = _chains(encoder, _finished(_step(False)))
     absent = {name for name, value in asdict(chain).items() if value is None}
-    optional = {"token_ids", "head_mass", "distance_mass"}
+    optional = {"token_ids", "distance_mass"}
     assert absent >= {"null_mass", "aux_norm_rms", "prompt_mass", "entropy", *optional}
 
 
@@ -226,10 +224,10 @@ def test_depths_past_the_context_limit_are_void(encoder: ChainEncoder) -> None:
     assert chain.fc_rms == 0.5
 
 
-@pytest.mark.parametrize(("name", "width"), [("distance_mass", 8), ("head_mass", HEADS * 5)])
-def test_optional_masses_are_those_of_the_request_and_of_its_depths(
-    encoder: ChainEncoder, name: str, width: int
+def test_masses_by_distance_are_those_of_the_request_and_of_its_depths(
+    encoder: ChainEncoder,
 ) -> None:
+    name, width = "distance_mass", 8
     values = torch.arange(2.0)[:, None] + torch.arange(4 * LAYERS * width) / 1000
     given: dict[str, Any] = {"step": _step(True, False), name: _landing(values)}
     (chain,) = _chains(encoder, _finished(**given))
@@ -385,14 +383,13 @@ def test_many_steps_at_once_give_what_each_gives_alone(encoder: ChainEncoder) ->
     ids = torch.arange(6).view(1, 6)
 
     def steps() -> list[StepRecord]:
-        heads = _landing(torch.ones(1, 4 * LAYERS * HEADS * 5))
         distances = _landing(torch.ones(1, 4 * LAYERS * 8))
         return [
             _finished(_step(False, True), number=1, rate=0.5),
             _finished(None, number=2),
             _finished(_step(False, False, k=4), number=3, position=MAX_SLOTS - 3),
             _finished(_step(False), number=4, ids=ids),
-            _finished(_step(False), number=5, head_mass=heads),
+            _finished(_step(False), number=5),
             _finished(_step(True, False), number=6, recorded=False),
             _finished(_step(False), number=7, distance_mass=distances),
         ]

@@ -43,7 +43,10 @@ AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 
 def _masses_are(row: dict[str, Any], truth: dict[str, Any]) -> None:
     np.testing.assert_allclose(row["distance_mass"], truth["distances"].reshape(-1), **AS_STORED)
-    np.testing.assert_allclose(row["head_mass"], truth["masses"].reshape(-1), **AS_STORED)
+    means = truth["masses"].mean(2)
+    for at, name in enumerate(MASSES):
+        if row[name] is not None:
+            np.testing.assert_allclose(row[name], means[..., at].reshape(-1), **AS_STORED)
 
 
 def test_the_memory_that_is_stated_is_what_all_buffers_take(
@@ -56,13 +59,12 @@ def test_the_memory_that_is_stated_is_what_all_buffers_take(
         "__init__",
         lambda self, *a, **kw: (made.append(self), init(self, *a, **kw))[1],
     )
-    worker = start(per_head=True, distance_every=1)
+    worker = start(distance_every=1)
     stated = worker.recorder.device_bytes
     worker.step()
     (buffers,) = made
     tensors = [*vars(buffers).values(), *buffers.queries.values(), *buffers.lse.values()]
-    optional = (worker.recorder._chain.heads, worker.recorder._chain.distances)
-    tensors += [part._values for part in optional]
+    tensors.append(worker.recorder._chain.distances._values)
     assert stated == sum(x.nbytes for x in tensors if isinstance(x, torch.Tensor))
     worker.trace()
 
@@ -75,7 +77,7 @@ def test_rows_hold_the_chain_computed_by_hand(
     recording: str,
     flags: dict[str, bool],
 ) -> None:
-    worker = start(make_drafter(**flags), recording=recording, per_head=True, distance_every=1)
+    worker = start(make_drafter(**flags), recording=recording, distance_every=1)
     without = Batch(SimpleNamespace(model=worker.drafter.model)).draft()
     for _ in range(3):
         worker.step()
@@ -167,7 +169,7 @@ def test_a_chain_carries_the_rate_that_it_was_drawn_at(start: Callable[..., Work
 
 
 def test_chains_of_other_lengths_do_not_mix(start: Callable[..., Worker]) -> None:
-    worker = start(per_head=True, distance_every=1)
+    worker = start(distance_every=1)
     worker.step(k=3)
     worker.step(k=2)
     worker.step(k=0)
@@ -234,7 +236,7 @@ def test_a_runner_that_is_laid_out_differently_costs_only_chains(
 def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
     start: Callable[..., Worker],
 ) -> None:
-    worker, waiting = start(per_head=True), []
+    worker, waiting = start(distance_every=1), []
     put = worker.writer.put
     worker.writer.put = lambda work: bool(waiting.append(work))
     for _ in range(SLOTS + 6):
@@ -251,12 +253,12 @@ def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
     trace = worker.trace()
     assert trace.step.column("recorded").to_pylist() == [True] * SLOTS + [False] * 6 + [True]
     assert trace.draft.num_rows == 2 * (SLOTS + 1)
-    assert trace.draft.column("head_mass").null_count == 0
+    assert trace.draft.column("distance_mass").null_count == 0
     assert trace.statuses[0].dropped == {"ring_full": 12}
 
 
 def test_steps_that_the_queue_refuses_cost_no_slot(start: Callable[..., Worker]) -> None:
-    worker = start(per_head=True, token_ids=True)
+    worker = start(distance_every=1, token_ids=True)
     put = worker.writer.put
     worker.writer.put = lambda _: False
     for _ in range(SLOTS + 6):
@@ -283,25 +285,19 @@ class Aside:
         self._meter = worker.recorder.meter
         self._meter.plan = self._plan  # type: ignore[method-assign]
 
-    def _plan(
-        self,
-        step: DraftStep,
-        at: DeviceStep,
-        per_head: torch.Tensor | None,
-        distances: torch.Tensor | None,
-    ) -> MassPlan:
+    def _plan(self, step: DraftStep, at: DeviceStep, distances: torch.Tensor | None) -> MassPlan:
         def fill() -> None:
             assert threading.current_thread().name == "driftscope-masses"
             assert self.go.wait(10)
             if self.fails:
                 raise RuntimeError("no keys")
-            self._meter.measure(step, at, per_head, distances)
+            self._meter.measure(step, at, distances)
 
         return MassPlan(fill=fill, run_inline=False)
 
 
 def test_masses_taken_beside_the_engine_are_the_same(start: Callable[..., Worker]) -> None:
-    worker = start(per_head=True, distance_every=1)
+    worker = start(distance_every=1)
     aside = Aside(worker)
     worker.step()  # nobody has waited
     wanted = by_hand(worker.batches[0], worker.drafter.model, (0, 1))
@@ -309,31 +305,8 @@ def test_masses_taken_beside_the_engine_are_the_same(start: Callable[..., Worker
     trace = worker.trace()
     assert trace.problems == ()
     for row, truth in zip(trace.draft.to_pylist(), wanted, strict=True):
-        means = truth["masses"].mean(2)[..., 0]
-        np.testing.assert_allclose(row["sink_mass"], means.reshape(-1), **AS_STORED)
         np.testing.assert_allclose(row["in_rms"], truth["in_rms"], rtol=1e-5)
         _masses_are(row, truth)
-
-
-def test_masses_by_head_asked_for_during_a_step_begin_with_the_next_chain(
-    start: Callable[..., Worker],
-) -> None:
-    worker = start()
-    aside = Aside(worker)
-    aside.go.set()
-    plan = worker.recorder.meter.plan
-
-    def asked(*step: Any) -> MassPlan | None:
-        worker.recorder.per_head = True  # as a change over RPC may, on another thread
-        return plan(*step)
-
-    worker.recorder.meter.plan = asked  # type: ignore[method-assign]
-    worker.step()
-    worker.step()
-    trace = worker.trace()
-    assert trace.problems == ()
-    by_head = [row is not None for row in trace.draft.column("head_mass").to_pylist()]
-    assert by_head == [False, False, True, True]
 
 
 def test_masses_that_fail_beside_the_engine_cost_their_chains(start: Callable[..., Worker]) -> None:

@@ -501,9 +501,7 @@ class Seeking:
             drafter_layers=len(LAYERS),
         )
         create_run(run, written)
-        settings = Settings(
-            trace=run, every=1, sink_tokens=None, sink_source=SINK_SOUGHT, per_head=True
-        )
+        settings = Settings(trace=run, every=1, sink_tokens=None, sink_source=SINK_SOUGHT)
         self.recorder = assemble_recorder(
             drafter, settings, TraceWriter(run, source="worker0-1"), schedules=VllmSchedules()
         )
@@ -553,7 +551,7 @@ def _masses_are_by_hand(seeking: Seeking, slots: tuple[int, ...]) -> None:
     assert len(rows) == MIN_CHAINS + 2
     for row in rows[:MIN_CHAINS]:
         assert row["strategy"] == "none"
-        assert all(row[name] is None for name in (*CLASSES, "head_mass"))
+        assert all(row[name] is None for name in CLASSES)
         assert row["fed_rms"] is not None
     wanted = by_hand(batch, seeking.drafter.model, slots)
     for row, truth in zip(rows[MIN_CHAINS:], wanted, strict=True):

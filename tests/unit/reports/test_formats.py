@@ -36,7 +36,6 @@ from driftscope_reports.charts import (
     expectation,
     figure,
     has_values,
-    heat_rows,
     line,
     plain,
     points,
@@ -233,13 +232,7 @@ CHANGES = figure(
     level=0.0,
     from_zero=False,
 )
-HEADS = figure(
-    heat_rows(["head 0", "head 1"], [[0.1, 0.2], [0.3, float("nan")]], ["0", "1"]),
-    x_title="depth",
-    y_title="head",
-    unit=Unit.SHARE,
-)
-FIGURES = {"masses": MASSES, "rates": RATES, "changes": CHANGES, "heads": HEADS}
+FIGURES = {"masses": MASSES, "rates": RATES, "changes": CHANGES}
 
 
 def test_every_colour_is_in_both_palettes_and_a_notebook_gets_the_light_one() -> None:
@@ -281,7 +274,6 @@ def test_axes_show_every_value_and_do_not_let_wide_intervals_hide_it() -> None:
     assert MASSES.layout.yaxis.range == RATES.layout.yaxis.range == (0.0, 1.02)
     wide = line("a", [1.0, 2.0], intervals=[Interval(low=0.0, high=90.0)] * 2)
     assert figure([wide], x_title="x", y_title="y").layout.yaxis.range[1] < 4
-    assert HEADS.layout.yaxis.range == (-0.5, 1.5)
     assert all(made.layout.xaxis.range[0] == 0.5 for made in FIGURES.values())
 
 

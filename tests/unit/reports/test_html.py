@@ -408,7 +408,6 @@ def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
         requests=40,
         rounds=50,
         layers=2,
-        per_head=True,
         heads=16,
         labels=tuple(f"label {i}" for i in range(60)),
     )
@@ -423,7 +422,7 @@ def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
 
 def test_a_report_of_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
     told = "no sink found, searched in 64 chains"
-    spec = Spec(sink_slots=(), sink_source="found", notes=(told,), per_head=True)
+    spec = Spec(sink_slots=(), sink_source="found", notes=(told,))
     analysis = analysis_of(tmp_path, {"run": spec})
     page = to_html(analysis)
     assert told in page

@@ -299,7 +299,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "aux_layers": (None,),
     "k": ("7", 7.5, True, None),
     "mode": (1,),
-    "per_head": (1,),
+    "samples_wrongly": (1,),
     "every": ("2",),
     "budget": ("small",),
     "sink_slots": ([0, "1"],),
@@ -319,13 +319,13 @@ def test_a_manifest_with_a_field_of_the_wrong_kind(run: Path, field: str, value:
 
 @pytest.mark.parametrize(
     ("column", "tensor_parallel", "some"),
-    [("sink_mass", 1, 1), ("sink_mass", 2, 10**6), ("head_mass", 1, 10**6), ("top1", 1, 1)],
+    [("sink_mass", 1, 1), ("sink_mass", 2, 10**6), ("top1", 1, 1)],
 )
 def test_null_elements_of_a_list_are_read_as_nan(
     tmp_path: Path, column: str, tensor_parallel: int, some: int
 ) -> None:
     """Arrow allows them in a list, and numpy has no number for them."""
-    spec = Spec(requests=12, rounds=6, heads=2, per_head=True, tensor_parallel=tensor_parallel)
+    spec = Spec(requests=12, rounds=6, heads=2, tensor_parallel=tensor_parallel)
     run = write_run(tmp_path / "run", spec)
     for path in run.glob("draft-*.parquet"):
         table = pq.read_table(path)

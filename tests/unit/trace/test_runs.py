@@ -267,9 +267,7 @@ def test_a_run_that_is_not_closed_is_never_chosen(state: str) -> None:
     assert beyond(entries, now_s, older_s=0.0, total_octets=0) == ()
 
 
-WHOLE = Spec(
-    requests=4, rounds=3, layers=2, heads=5, per_head=True, windowed=(1,), distance_every=2
-)
+WHOLE = Spec(requests=4, rounds=3, layers=2, heads=5, windowed=(1,), distance_every=2)
 TP2 = replace(WHOLE, tensor_parallel=2)
 DP2 = replace(WHOLE, data_parallel=2)
 BOTH = replace(WHOLE, tensor_parallel=2, data_parallel=2)

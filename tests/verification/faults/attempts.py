@@ -134,7 +134,7 @@ concurrency: [1, 4]
         lambda path: load_suite(str(path)),
     ),
     CONTROL: (
-        """{"revision": 1, "every": 4, "labels": ["a"], "per_head": true, "recording": false}""",
+        """{"revision": 1, "every": 4, "labels": ["a"], "recording": false}""",
         _read_control,
     ),
 }

@@ -280,7 +280,7 @@ def test_of_a_drafter_that_is_not_understood_only_what_agrees_is_recorded(
     assert (trace.draft.num_rows, trace.step.num_rows) == (2 if states else 0, 3)
     for row in trace.draft.to_pylist():
         assert row["fed_rms"] and row["top1"]
-        assert (row["prompt_mass"], row[DISTANCE_MASS], row["head_mass"]) == (None, None, None)
+        assert (row["prompt_mass"], row[DISTANCE_MASS]) == (None, None)
     assert _DISAGREE[fault] in (manifest.witness or "")
     assert (manifest.drafter_layers, manifest.attention_strategy) == (0, Strategy.NONE)
     lost = "attention masses are not" if states else "attention, hidden states and confidence are"
