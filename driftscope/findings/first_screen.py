@@ -166,20 +166,27 @@ def first_screen_of(
     text = lead.sentence(several)
     asks = lead.answer is Answer.NO or _better(lead) is not None
     few = lead.headline is Headline.TOO_LITTLE_DATA
+    marks = _marks([*about, *findings])
+    actions = (
+        (_serve(cases, paying), *_advised(subject, findings))[:MOST_ACTIONS]
+        if paying
+        else _actions(cases, findings, answers, lead, subject)
+    )
+    if not few and dict(marks).get(Topic.PAYS) is Answer.CANNOT_TELL:
+        measure = _to_know_whether_it_pays(answers, actions)
+        actions = (*actions[: MOST_ACTIONS - len(measure)], *measure)
     return FirstScreen(
         state=_state(cases, lead, subject, about, vouched),
         headline=f"Too little to conclude. {text}" if few else text,
         lead=lead,
         subject=None if asks or subject is lead else subject,
         answers=tuple(answers),
-        actions=(_serve(cases, paying), *_advised(subject, findings))[:MOST_ACTIONS]
-        if paying
-        else _actions(cases, findings, answers, lead, subject),
+        actions=actions,
         figures=_figures(cases, lead)
         if cases
         else _replay_figures(next((r for r in replays if r.label in lead.runs), replays[0])),
         several=several,
-        marks=_marks([*about, *findings]),
+        marks=marks,
     )
 
 
@@ -348,6 +355,25 @@ def _actions(
         switch = _same_drafting(*better)
     own = [finding for finding in left if finding.runs == (better[0],)]
     return (switch, *_advised(None, own))[:MOST_ACTIONS]
+
+
+def _to_know_whether_it_pays(
+    answers: Sequence[Finding], actions: Sequence[Finding]
+) -> tuple[Finding, ...]:
+    """Return what tells whether speculation pays, unless an action measures it anyway."""
+    if any("`driftscope pays " in action.advice for action in actions):
+        return ()
+    asked = (answer.advice for answer in answers if answer.topic is Topic.PAYS and answer.advice)
+    return tuple(
+        Finding(
+            id="measure_whether_it_pays",
+            topic=Topic.DO,
+            title="Whether speculation pays cannot be told",
+            advice=advice,
+        )
+        for advice in [next(asked, "")]
+        if advice
+    )
 
 
 def _is_served(finding: Finding, runs: Mapping[str, RunSummary]) -> bool:

@@ -453,10 +453,11 @@ def _severity(case: Case) -> Severity:
 
 
 def _cost_of_sink(case: Case) -> str:
-    """Return the norms as advice where acceptance is lost as well, else what tells whether it is:
-    in SmolLM2's EAGLE-3 drafter a lost sink costs nothing (docs/phenomenon.md)."""
+    """Return the norms as advice where acceptance is lost as well, unless the growth of the state
+    advises them, else what tells whether it is: in SmolLM2's EAGLE-3 drafter a lost sink costs
+    nothing (docs/phenomenon.md)."""
     if loses_along_chain(case.run):
-        return unless_normed(case.run, _USE_NORMS)
+        return "" if hidden_state_grows(case) else unless_normed(case.run, _USE_NORMS)
     command = ablate_command(case.run)
     if command is None:
         return "This run does not show that it costs acceptance. "
