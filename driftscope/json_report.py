@@ -92,26 +92,6 @@ class Report:
     """The first replay compared with each other one that sent the same prompts."""
 
 
-def report_of(analysis: Analysis) -> Report:
-    """Return the report of an analysis."""
-    return Report(
-        driftscope_version=__version__,
-        verdict=" ".join(analysis.verdict),
-        first_screen=_made(
-            ShownScreen,
-            analysis.screen,
-            actions=tuple(_made(AdvisedAction, action) for action in analysis.screen.actions),
-        ),
-        findings=analysis.findings,
-        answers=analysis.answers,
-        notes=analysis.notes,
-        runs=tuple(_made(RunFigures, run) for run in analysis.runs),
-        plain=_made(PlainFigures, analysis.plain) if analysis.plain else None,
-        replays=tuple(_made(ReplayFigures, run) for run in analysis.senders),
-        replays_compared=analysis.versus,
-    )
-
-
 def to_json(analysis: Analysis) -> str:
     """Return the report as text, with a newline at the end."""
     return layout(to_dict(analysis))
@@ -119,7 +99,25 @@ def to_json(analysis: Analysis) -> str:
 
 def to_dict(analysis: Analysis) -> dict[str, Any]:
     """Return the report as plain values."""
-    return document(REPORT, report_of(analysis))
+    return document(
+        REPORT,
+        Report(
+            driftscope_version=__version__,
+            verdict=" ".join(analysis.verdict),
+            first_screen=_made(
+                ShownScreen,
+                analysis.screen,
+                actions=tuple(_made(AdvisedAction, action) for action in analysis.screen.actions),
+            ),
+            findings=analysis.findings,
+            answers=analysis.answers,
+            notes=analysis.notes,
+            runs=tuple(_made(RunFigures, run) for run in analysis.runs),
+            plain=_made(PlainFigures, analysis.plain) if analysis.plain else None,
+            replays=tuple(_made(ReplayFigures, run) for run in analysis.senders),
+            replays_compared=analysis.versus,
+        ),
+    )
 
 
 def figures_of(run: RunSummary | BaselineRun | ReplaySummary) -> dict[str, Any]:
@@ -156,21 +154,19 @@ JOINT = {True: "max-|t|, signs of pairs drawn", False: "max-|t|, requests dealt 
 """Adjustment of p-values, by whether requests are paired."""
 
 
-def comparison_document(comparison: Comparison) -> ComparisonDocument:
-    """Return the comparison as a document."""
-    return _made(
-        ComparisonDocument,
-        comparison,
-        verdict=verdict(comparison),
-        correction=HOLM if comparison.at(TPOT) else JOINT[comparison.pairing != UNPAIRED],
-        warning=comparison.comparability.warning,
-        alpha=ALPHA,
-    )
-
-
 def comparison_to_json(comparison: Comparison) -> str:
     """Return the comparison as text, newline at the end."""
-    return text(COMPARISON, comparison_document(comparison))
+    return text(
+        COMPARISON,
+        _made(
+            ComparisonDocument,
+            comparison,
+            verdict=verdict(comparison),
+            correction=HOLM if comparison.at(TPOT) else JOINT[comparison.pairing != UNPAIRED],
+            warning=comparison.comparability.warning,
+            alpha=ALPHA,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

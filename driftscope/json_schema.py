@@ -190,14 +190,8 @@ def _records() -> tuple[dict[str, Schema], Schema]:
     return found, definitions
 
 
-def _content(kind: str) -> Schema:
-    if kind in RECORDS:
-        return _records()[0][kind]
-    return CONTENTS[kind]
-
-
 def _named(kind: str) -> Schema:
-    content = _content(kind)
+    content = _records()[0][kind] if kind in RECORDS else CONTENTS[kind]
     more: Mapping[str, Schema] = {
         "kind": {"const": kind},
         "schema_version": {"const": SCHEMA_VERSION},

@@ -131,7 +131,23 @@ def measure(
     Raises NotATraceError, SchemaVersionError, DamagedTraceError, MixedTraceError, NoDataError or,
     for a filter, a way to split or a second baseline, UsageError.
     """
-    inputs = _with_rollups(inputs)
+
+    def opened(run: Source, only: Filter) -> Source:
+        if not isinstance(run, Path) or not is_rollups(run):
+            return run
+        if only != EVERYTHING:
+            raise UsageError(
+                f"{run}: rollups have no rows to choose from; give the folder of one day, or "
+                "choose them with `driftscope export --format rollup --where`"
+            )
+        return open_rollups(run)
+
+    baseline = inputs.baseline
+    inputs = replace(
+        inputs,
+        sources=[opened(run, inputs.only) for run in inputs.sources],
+        baseline=None if baseline is None else opened(baseline, inputs.baseline_only),
+    )
     servers = _servers_of_replays(inputs.sources)
     later = _later_rounds(inputs.sources)
     labelled = list(zip(inputs.sources, inputs.labels, strict=True))
@@ -156,27 +172,6 @@ def measure(
         replays=replays,
         baseline=baselines[0].baseline if baselines else None,
         sums={label: sums for part in parts for label, sums in part.sums.items()},
-    )
-
-
-def _with_rollups(inputs: Inputs) -> Inputs:
-    """Return the inputs with the sums of each folder of rollups in its place."""
-
-    def opened(run: Source, only: Filter) -> Source:
-        if not isinstance(run, Path) or not is_rollups(run):
-            return run
-        if only != EVERYTHING:
-            raise UsageError(
-                f"{run}: rollups have no rows to choose from; give the folder of one day, or "
-                "choose them with `driftscope export --format rollup --where`"
-            )
-        return open_rollups(run)
-
-    baseline = inputs.baseline
-    return replace(
-        inputs,
-        sources=[opened(run, inputs.only) for run in inputs.sources],
-        baseline=None if baseline is None else opened(baseline, inputs.baseline_only),
     )
 
 

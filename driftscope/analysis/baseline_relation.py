@@ -56,7 +56,16 @@ class Quantity:
         )
 
     def __add__(self, other: Quantity) -> Quantity:
-        value, same = self.value + other.value, _correlation(self.shared, other.shared)
+        value = self.value + other.value
+        if (
+            self.shared is None
+            or other.shared is None
+            or self.shared.figure != other.shared.figure
+            or self.shared.baseline == other.shared.baseline
+        ):
+            same = 0.0
+        else:
+            same = self.shared.correlation * self.shared.sign * other.shared.sign
         down = _side_of_sum(self.value - self.low, other.value - other.low, same)
         up = _side_of_sum(self.high - self.value, other.high - other.value, same)
         return Quantity(value=value, low=value - down, high=value + up)
@@ -105,13 +114,6 @@ class Quantity:
 
 def _turned(shared: Shared | None, sign: float) -> Shared | None:
     return None if shared is None else replace(shared, sign=sign * shared.sign)
-
-
-def _correlation(a: Shared | None, b: Shared | None) -> float:
-    """Return the correlation of the errors of two estimates."""
-    if a is None or b is None or a.figure != b.figure or a.baseline == b.baseline:
-        return 0.0
-    return a.correlation * a.sign * b.sign
 
 
 def _side_of_sum(a: float, b: float, correlation: float) -> float:

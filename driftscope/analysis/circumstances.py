@@ -301,16 +301,6 @@ COPIED, NEW = "copied", "new"
 Names = NDArray[np.str_]
 
 
-def text_rounds(run: Sums) -> pa.Table | None:
-    """Return the rounds by request and kind of text, see `row_filters.TEXT`; None if no finished
-    request has regions."""
-    if not run.requests.has_regions:
-        return None
-    cut(run.tables, "verify", "verify", TEXT)
-    rows = run.tables.engine.rows(rounds_in_buckets(run.shape))
-    return in_order(rows, "bucket", *REQUEST)
-
-
 def text_groups(run: Sums, table: pa.Table | None) -> dict[str, Any]:
     """Return the fields of `Groups` about kinds of text, from `text_rounds`."""
     if table is None or not table.num_rows:
@@ -382,7 +372,15 @@ MAX_GROUPS = 16
 
 def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> Groups:
     """Return the groups of a run; the tables come from the passes of the same names."""
-    by_text, loops = text_rounds(run), loops_of(run)
+    # The rounds by request and kind of text, see `row_filters.TEXT`; None if no finished
+    # request has regions.
+    if not run.requests.has_regions:
+        by_text = None
+    else:
+        cut(run.tables, "verify", "verify", TEXT)
+        rows = run.tables.engine.rows(rounds_in_buckets(run.shape))
+        by_text = in_order(rows, "bucket", *REQUEST)
+    loops = loops_of(run)
     rounds = run.rounds
     # The quarter of the run of each row of rounds, [rows], named so that the names sort by
     # time.

@@ -300,16 +300,6 @@ class PerRequest:
     self_mass: NDArray[np.float64]
 
 
-def ranked(per: PerRequest) -> NDArray[np.int64]:
-    """Return the requests to name, worst first: both ends of the requests with enough rounds."""
-    known = np.flatnonzero(per.rounds >= min(ENOUGH_ROUNDS, per.rounds.max(initial=0.0)))
-    known = known[per.rounds[known] > 0]
-    order = known[np.argsort(per.mean_length[known], kind="stable")]
-    if len(order) <= 2 * NAMED_EACH:
-        return order
-    return np.concatenate([order[:NAMED_EACH], order[-NAMED_EACH:]])
-
-
 def named_of(
     requests: Requests, per: PerRequest, chosen: NDArray[np.int64], rounds: pa.Table
 ) -> tuple[NamedRequest, ...]:
@@ -341,13 +331,6 @@ def named_of(
         )
         for code in chosen.tolist()
     )
-
-
-def ends_of(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first and the last of `chosen`, whose rounds are shown."""
-    if len(chosen) <= 2 * OPENED_EACH:
-        return chosen
-    return np.concatenate([chosen[:OPENED_EACH], chosen[-OPENED_EACH:]])
 
 
 def opened_of(
@@ -445,13 +428,35 @@ SAMPLED = 500
 
 def closeup_of(run: Sums, steps: pa.Table) -> CloseUp:
     """Return the close-up of a run; `steps` are those of `StepTimes`."""
-    requests, per, recorded = run.requests, _per_request(run), int(run.recorded.sum())
-    chosen = ranked(per)
-    opened = ends_of(chosen)
+    requests = run.requests
+    n = len(run.requests)
+    mine = run.rounds.request
+    count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
+    # Growth of the hidden state and attention on the chain at the last depth, [requests] each.
+    chains, drift = run.chains, []
+    for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
+        values = np.full(n, np.nan)
+        if mean is not None:
+            values[chains.request] = ratio(mean.top[:, -1], mean.bottom[:, -1])
+        drift.append(values)
+    pairs = zip(accepted.tolist(), count.tolist(), strict=True)
+    length = np.array([mean_length(a, n) if n else np.nan for a, n in pairs], dtype=np.float64)
+    per = PerRequest(rounds=count, mean_length=length, growth=drift[0], self_mass=drift[1])
+    known = np.flatnonzero(per.rounds >= min(ENOUGH_ROUNDS, per.rounds.max(initial=0.0)))
+    known = known[per.rounds[known] > 0]
+    order = known[np.argsort(per.mean_length[known], kind="stable")]
+    if len(order) <= 2 * NAMED_EACH:
+        chosen = order
+    else:
+        chosen = np.concatenate([order[:NAMED_EACH], order[-NAMED_EACH:]])
+    if len(chosen) <= 2 * OPENED_EACH:
+        opened = chosen
+    else:
+        opened = np.concatenate([chosen[:OPENED_EACH], chosen[-OPENED_EACH:]])
     sampled = np.unique(np.linspace(0, len(requests) - 1, min(len(requests), SAMPLED)).astype(int))
     rounds = rounds_of_requests(run.tables, _names(requests, np.union1d(sampled, chosen)))
     chains = chains_of_requests(
-        run.tables, _names(requests, opened), run.drafted_in[opened], recorded
+        run.tables, _names(requests, opened), run.drafted_in[opened], int(run.recorded.sum())
     )
     rows = table("request")
     columns = (*REQUEST, "prompt_tokens", "region_starts", "region_codes", "region_copies")
@@ -477,22 +482,6 @@ def _span(run: Sums) -> tuple[float, float]:
 def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:
     names: list[str] = requests.keys.column("request").take(codes).to_pylist()
     return names
-
-
-def _per_request(run: Sums) -> PerRequest:
-    n = len(run.requests)
-    mine = run.rounds.request
-    count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
-    # Growth of the hidden state and attention on the chain at the last depth, [requests] each.
-    chains, drift = run.chains, []
-    for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
-        values = np.full(n, np.nan)
-        if mean is not None:
-            values[chains.request] = ratio(mean.top[:, -1], mean.bottom[:, -1])
-        drift.append(values)
-    pairs = zip(accepted.tolist(), count.tolist(), strict=True)
-    length = np.array([mean_length(a, n) if n else np.nan for a, n in pairs], dtype=np.float64)
-    return PerRequest(rounds=count, mean_length=length, growth=drift[0], self_mass=drift[1])
 
 
 def _summed(of: Codes, values: NDArray[np.int64] | Matrix, n: int) -> Matrix:

@@ -604,7 +604,22 @@ def verdict(comparison: Comparison) -> str:
     """Return one sentence: from which depth which run accepts more, or that no difference is
     shown; or that it cannot be told, because something else that differs can explain it."""
     times = comparison.at(TPOT)
-    said = _faster(comparison, times[0]) if times else _of_acceptance(comparison)
+    if times:
+        tpot = times[0]
+        known, second = speed_of(comparison), comparison.second
+        if known is None:
+            said = "no difference in time per output token is shown"
+        else:
+            value, interval = known
+            hows = {True: "faster", False: "slower", None: "neither surely faster nor slower"}
+            said = (
+                f"{second} serves {hows[is_faster(value, interval)]}: {value:.2f}× as fast as "
+                f"{comparison.first} ({interval.low:.2f}× to {interval.high:.2f}×; "
+                f"{milliseconds(tpot.second)} per output token compared with "
+                f"{milliseconds(tpot.first)})"
+            )
+    else:
+        said = _of_acceptance(comparison)
     said += ", at one mix of labels" if comparison.mix else ""
     explaining = comparison.comparability.explaining(comparison.claim)
     if not explaining:
@@ -640,10 +655,16 @@ def _of_acceptance(comparison: Comparison) -> str:
     if depth is not None:
         at = by_depth[depth - 1]
         noun = "depth" if len(comparison.apart_at) == 1 else "depths"
+        if (at.difference > 0) == (length.difference > 0):
+            opposite = ""
+        else:
+            opposite = (
+                f"; {_better(comparison, length)} has the longer acceptance length: {_ends(length)}"
+            )
         return (
             f"{_better(comparison, at)} accepts more from depth {depth} on: {_ends(at)} there "
             f"(95% interval {between_ends(at)}); the runs differ at {noun} "
-            f"{runs_of_numbers(comparison.apart_at)}{_opposite(comparison, at, length)}"
+            f"{runs_of_numbers(comparison.apart_at)}{opposite}"
         )
     if length.differs:
         return (
@@ -663,13 +684,6 @@ def _of_acceptance(comparison: Comparison) -> str:
     return f"no difference is shown: {largest(comparison.bound)}"
 
 
-def _opposite(comparison: Comparison, at: Difference, length: Difference) -> str:
-    """Return a clause on the other run if that one has the longer acceptance length, else ""."""
-    if (at.difference > 0) == (length.difference > 0):
-        return ""
-    return f"; {_better(comparison, length)} has the longer acceptance length: {_ends(length)}"
-
-
 def speed_of(comparison: Comparison) -> tuple[float, Interval] | None:
     """Return how many times as fast the second run serves as the first one, with its 95% interval,
     which includes the run effect; None if it is not known."""
@@ -680,20 +694,6 @@ def speed_of(comparison: Comparison) -> tuple[float, Interval] | None:
     half = (tpot.interval.high - tpot.interval.low) / 2 / math.sqrt(tpot.first * tpot.second)
     interval = Interval.of(value * math.exp(-half), value * math.exp(half), tpot.interval.clusters)
     return None if interval is None else (value, with_run_effect(value, interval))
-
-
-def _faster(comparison: Comparison, tpot: Difference) -> str:
-    known, second = speed_of(comparison), comparison.second
-    if known is None:
-        return "no difference in time per output token is shown"
-    value, interval = known
-    faster = is_faster(value, interval)
-    how = {True: "faster", False: "slower", None: "neither surely faster nor slower"}[faster]
-    return (
-        f"{second} serves {how}: {value:.2f}× as fast as {comparison.first} ({interval.low:.2f}× "
-        f"to {interval.high:.2f}×; {milliseconds(tpot.second)} per output token compared with "
-        f"{milliseconds(tpot.first)})"
-    )
 
 
 def _better(comparison: Comparison, at: Difference) -> str:

@@ -272,7 +272,13 @@ def _tokens_of(text: str, language: Language) -> list[Token]:
         raise language.refused("has a quote that is not closed", text) from None
     if not tokens:
         raise language.refused(f"is not a condition; write one such as {language.example}", text)
-    _check_gaps(text, tokens, language)
+    ends = [0, *(token.end + 1 for token in tokens)]
+    starts = [*(token.start for token in tokens), len(text)]
+    for begin, end in zip(ends, starts, strict=True):
+        gap = text[begin:end]
+        if gap.strip():
+            at = begin + len(gap) - len(gap.lstrip())
+            raise language.refused("is a comment; conditions cannot have comments", gap.strip(), at)
     known: list[Token] = []
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         kind = None if following is None else following.token_type
@@ -284,17 +290,6 @@ def _tokens_of(text: str, language: Language) -> list[Token]:
         if depth > MAX_NESTING:
             raise _too_deep(language, token.start)
     return known
-
-
-def _check_gaps(text: str, tokens: Sequence[Token], language: Language) -> None:
-    """Raise UsageError for what the tokenizer skips, apart from white space: comments."""
-    ends = [0, *(token.end + 1 for token in tokens)]
-    starts = [*(token.start for token in tokens), len(text)]
-    for begin, end in zip(ends, starts, strict=True):
-        gap = text[begin:end]
-        if gap.strip():
-            at = begin + len(gap) - len(gap.lstrip())
-            raise language.refused("is a comment; conditions cannot have comments", gap.strip(), at)
 
 
 def _ends_share(known: Sequence[Token], following: TokenType | None, language: Language) -> bool:
@@ -390,13 +385,14 @@ def _check_nodes(tree: exp.Expression, language: Language) -> None:
             raise language.refused(f"is not part of a condition; {language.consists}", *_part(node))
         if isinstance(node, exp.Column) and language is ROWS and _column_of(node) not in COLUMNS:
             raise language.refused(f"is not allowed here; {language.consists}", *_part(node))
-        todo += [(child, depth + _deeper(node, child)) for child in node.iter_expressions()]
-
-
-def _deeper(node: exp.Expression, child: exp.Expression) -> int:
-    """Return the levels that `child` adds: none in a chain of ANDs, or of ORs, which becomes a
-    balanced tree."""
-    return 0 if isinstance(node, exp.And | exp.Or) and type(node) is type(child) else 1
+        todo += [
+            (
+                child,
+                depth
+                + (0 if isinstance(node, exp.And | exp.Or) and type(node) is type(child) else 1),
+            )
+            for child in node.iter_expressions()
+        ]
 
 
 def _unchained(node: exp.Expression) -> exp.Expression:
@@ -540,7 +536,18 @@ def _truth_of(node: exp.Expression, rows: ir.Table) -> ir.BooleanValue:
     if isinstance(node, exp.And | exp.Or):
         join = operator.and_ if isinstance(node, exp.And) else operator.or_
         return _joined(join, [_truth_of(part, rows) for part in node.flatten()])
-    comparison = _compared(node, rows)
+    value = _value(node.this, rows)
+    if type(node) in COMPARISONS:
+        comparison = COMPARISONS[type(node)](value, _value(node.expression, rows))
+    elif isinstance(node, exp.Is):
+        comparison = value.isnull()
+    elif isinstance(node, exp.Between):
+        comparison = value.between(*(_value(node.args[end], rows) for end in ("low", "high")))
+    elif isinstance(node, exp.In):
+        comparison = value.isin([_value(item, rows) for item in node.expressions])
+    else:
+        pattern = str(node.expression.this)
+        comparison = value.ilike(pattern) if isinstance(node, exp.ILike) else value.like(pattern)
     return ~comparison if node.args.get(NEGATE) else comparison
 
 
@@ -550,20 +557,6 @@ def _joined(join: Callable[[Any, Any], Any], parts: Sequence[Any]) -> Any:
         return parts[0]
     middle = len(parts) // 2
     return join(_joined(join, parts[:middle]), _joined(join, parts[middle:]))
-
-
-def _compared(node: exp.Expression, rows: ir.Table) -> Any:
-    value = _value(node.this, rows)
-    if type(node) in COMPARISONS:
-        return COMPARISONS[type(node)](value, _value(node.expression, rows))
-    if isinstance(node, exp.Is):
-        return value.isnull()
-    if isinstance(node, exp.Between):
-        return value.between(*(_value(node.args[end], rows) for end in ("low", "high")))
-    if isinstance(node, exp.In):
-        return value.isin([_value(item, rows) for item in node.expressions])
-    pattern = str(node.expression.this)
-    return value.ilike(pattern) if isinstance(node, exp.ILike) else value.like(pattern)
 
 
 def _value(node: exp.Expression, rows: ir.Table) -> Any:

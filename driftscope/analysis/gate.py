@@ -221,29 +221,24 @@ def _comparison(
         facts = replace(facts, compared=True)
     if isinstance(node, exp.Anonymous):
         figure, margin = node.expressions
-        return _no_worse(figure, float(number_of(margin)), facts, values)
+        # The comparison that a run's figure is less than `margin` worse than the
+        # baseline's, which is a ratio, so that the errors of paired prompts cancel.
+        margin = float(number_of(margin))
+        steps = steps_of(figure)
+        ours, theirs = (
+            _number(_figure_at(FigurePath(steps=steps, baseline=baseline), facts, values))
+            for baseline in (False, True)
+        )
+        if ours is None or theirs is None or theirs.value == 0 or _unsettled(figure, facts):
+            return None
+        names = [step for step in steps if isinstance(step, str)]
+        if names[-1].endswith(_SECONDS):
+            return operator.le, ours / theirs, Quantity.exact(1.0 + margin)
+        return operator.ge, ours / theirs, Quantity.exact(1.0 - margin)
     left, right = (_value(side, facts, values) for side in (node.this, node.expression))
     if left is None or right is None or _unsettled(node, facts):
         return None
     return COMPARISONS[type(node)], left, right
-
-
-def _no_worse(
-    figure: exp.Expression, margin: float, facts: Facts, values: Values
-) -> tuple[_Compares, Quantity, Quantity] | None:
-    """Return the comparison that a run's figure is less than `margin` worse than the baseline's,
-    which is a ratio, so that the errors of paired prompts cancel."""
-    steps = steps_of(figure)
-    ours, theirs = (
-        _number(_figure_at(FigurePath(steps=steps, baseline=baseline), facts, values))
-        for baseline in (False, True)
-    )
-    if ours is None or theirs is None or theirs.value == 0 or _unsettled(figure, facts):
-        return None
-    names = [step for step in steps if isinstance(step, str)]
-    if names[-1].endswith(_SECONDS):
-        return operator.le, ours / theirs, Quantity.exact(1.0 + margin)
-    return operator.ge, ours / theirs, Quantity.exact(1.0 - margin)
 
 
 def _names_baseline(node: exp.Expression) -> bool:

@@ -332,7 +332,12 @@ def beside_others(rollups: Rollups) -> tuple[PairedRatio | None, ...]:
     noise = _share(rows.noise, rows.expected, rollups.replica, n)
     error = _error(ratio) * np.sqrt(alike * (1.0 + noise))
     usable = ratio.supported & (covered >= COVERED) & np.isfinite(error) & (ratio.value > 0)
-    between = _between(np.log(ratio.value[usable]), error[usable]) if usable.any() else 0.0
+    # The variance of healthy replicas beyond that of their spans, from the median absolute
+    # deviation, which few sick ones do not move; 0 with few replicas.
+    values, between = np.log(ratio.value[usable]), 0.0
+    if len(values) >= FEWEST_FOR_SPREAD:
+        spread = 1.4826 * float(np.median(np.abs(values - np.median(values))))
+        between = max(0.0, spread**2 - float(np.median(np.square(error[usable]))))
     half = _quantile(ratio.df / alike, max(int(usable.sum()), 1))
     half = half * np.sqrt(np.square(error) + between)
     spans = (ratio.share > 0).sum(axis=0)
@@ -409,15 +414,6 @@ def _alike(ratio: Ratio) -> float:
 
 _MOST_ALIKE = 0.8
 """Largest correlation of neighbouring spans that is counted with: above it, spans are too short."""
-
-
-def _between(values: NDArray[np.float64], error: NDArray[np.float64]) -> float:
-    """Return the variance of healthy replicas beyond that of their spans, from the median absolute
-    deviation, which few sick ones do not move; 0 with few replicas."""
-    if len(values) < FEWEST_FOR_SPREAD:
-        return 0.0
-    spread = 1.4826 * float(np.median(np.abs(values - np.median(values))))
-    return max(0.0, spread**2 - float(np.median(np.square(error))))
 
 
 def _quantile(df: NDArray[np.float64], tests: int) -> NDArray[np.float64]:

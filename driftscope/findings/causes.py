@@ -359,11 +359,16 @@ def norm_flags(scene: Scene) -> Look:
     normed = flags.get("fc_norm") or flags.get("norm_before_fc")
     if normed and hidden.aux_rms is not None and hidden.aux_norm_rms is None:
         return settles("a norm before the fc is on, but no normalised captured state was recorded")
-    other = _flags_apart(run, better) if better else []
+    if better:
+        mine, theirs = run.manifest.norm_flags, better.manifest.norm_flags
+        other = [n for n in sorted({*mine, *theirs}) if mine.get(n, False) != theirs.get(n, False)]
+    else:
+        other = []
     if better and other:
         differences = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
         return settles(f"{differences}, unlike in {better.label}")
-    swollen = _swollen(hidden)
+    into, fed = _first(hidden.in_rms), _first(hidden.fed_rms)
+    swollen = None if not into or not fed or into / fed < SWOLLEN_ABOVE else into / fed
     if not normed and swollen is not None:
         return supports(
             f"the RMS of the fc's output is {times(swollen)} that of the state fed forward from "
@@ -582,24 +587,10 @@ def unseen(scene: Scene) -> Look:  # noqa: ARG001
     return UNSEEN
 
 
-def _flags_apart(run: RunSummary, better: RunSummary) -> list[str]:
-    mine, theirs = run.manifest.norm_flags, better.manifest.norm_flags
-    return [n for n in sorted({*mine, *theirs}) if mine.get(n, False) != theirs.get(n, False)]
-
-
 def _same_input(run: RunSummary, better: RunSummary) -> bool:
     """Whether the fc's output has the same RMS as in the better run."""
     mine, theirs = _first(run.hidden.in_rms), _first(better.hidden.in_rms)
     return mine is not None and theirs is not None and _same(mine, theirs)
-
-
-def _swollen(hidden: Hidden) -> float | None:
-    """Return the RMS of the fc's output over that of the state fed from depth 1, if it is too
-    large, else None."""
-    into, fed = _first(hidden.in_rms), _first(hidden.fed_rms)
-    if not into or not fed or into / fed < SWOLLEN_ABOVE:
-        return None
-    return into / fed
 
 
 def _first(values: ByDepth | None) -> float | None:

@@ -408,6 +408,13 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
     if drift is None or drift.shift is None or not drift.moves:
         return None
     trust, because = judged(drift.clusters, drift.shift.interval, above=MARGIN)
+    if drift.first_step is None or drift.trend is None:
+        parts = {}
+    else:
+        parts = {
+            **figure("first_step", drift.first_step.value, drift.first_step.interval),
+            **figure("trend", drift.trend.value, drift.trend.interval),
+        }
     return Finding(
         severity=_severity(case),
         answer=Answer.NO,
@@ -415,7 +422,7 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
         f"{_disagrees(case.run, SELF.name)}",
         evidence={
             **figure("near_shift", drift.shift.value, drift.shift.interval),
-            **_parts(drift),
+            **parts,
             "chains": drift.chains,
             "clusters": drift.clusters,
             "threshold": MARGIN,
@@ -435,16 +442,6 @@ def _hidden_chain(run: RunSummary) -> str:
     if command is None:
         return ""
     return f" {command} hides them from its attention, and measures what that changes."
-
-
-def _parts(drift: AttentionDrift) -> dict[str, float | None]:
-    """Return the first step and the trend as evidence, if they are known."""
-    if drift.first_step is None or drift.trend is None:
-        return {}
-    return {
-        **figure("first_step", drift.first_step.value, drift.first_step.interval),
-        **figure("trend", drift.trend.value, drift.trend.interval),
-    }
 
 
 def _severity(case: Case) -> Severity:
@@ -560,13 +557,27 @@ def no_sink(case: Case) -> Finding | None:
     if has_sink(run) is not False:
         return None
     if run.manifest.sinkless:
-        return _fruitless_search(run)
+        # The probe looked for a sink set and found none; the evidence is among the run's notes.
+        return Finding(
+            severity=Severity.INFO,
+            confidence=Trust.HIGH,
+            because="the probe measured the attention on each early slot",
+            statement=run.manifest.notes[-1] if run.manifest.notes else "no sink found",
+            evidence={"sink_tokens": 0},
+            advice="Nothing to do. The slots that a sink would have occupied count as prompt. If "
+            "you know that this target has its sink on later slots, set DRIFTSCOPE_SINK_TOKENS to "
+            "those slots, and record again.",
+        )
     first = run.attention_drift.sink_first if run.attention_drift else None
     assert first is not None  # noqa: S101  has_sink is False then
     slots = run.manifest.sink_slots
+    if tuple(slots) != tuple(range(len(slots))):
+        named = f"the sink set (slots {listed([str(slot) for slot in slots])}) holds"
+    else:
+        named = "the first slot holds" if len(slots) == 1 else f"the first {len(slots)} slots hold"
     return Finding(
         severity=Severity.INFO,
-        statement=f"{_named(slots)} {percent(first.value)}{between_percent(first.interval)} of its "
+        statement=f"{named} {percent(first.value)}{between_percent(first.interval)} of its "
         f"attention at depth 1, in contexts of {_LONG * len(slots):,} tokens or more; a sink holds "
         f"at least {percent(SINK_FLOOR)} there",
         evidence={
@@ -586,27 +597,6 @@ def no_sink(case: Case) -> Finding | None:
 
 _LONG = round(SINK_TIMES_EVEN / SINK_FLOOR)
 """Tokens of context for each slot of the sink set from which SINK_FLOOR decides."""
-
-
-def _fruitless_search(run: RunSummary) -> Finding:
-    """Return the finding for a probe that looked for a sink set and found none; the evidence is
-    among the run's notes."""
-    return Finding(
-        severity=Severity.INFO,
-        confidence=Trust.HIGH,
-        because="the probe measured the attention on each early slot",
-        statement=run.manifest.notes[-1] if run.manifest.notes else "no sink found",
-        evidence={"sink_tokens": 0},
-        advice="Nothing to do. The slots that a sink would have occupied count as prompt. If you "
-        "know that this target has its sink on later slots, set DRIFTSCOPE_SINK_TOKENS to those "
-        "slots, and record again.",
-    )
-
-
-def _named(slots: Sequence[int]) -> str:
-    if tuple(slots) != tuple(range(len(slots))):
-        return f"the sink set (slots {listed([str(slot) for slot in slots])}) holds"
-    return "the first slot holds" if len(slots) == 1 else f"the first {len(slots)} slots hold"
 
 
 @entry(

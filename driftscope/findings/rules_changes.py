@@ -466,13 +466,6 @@ def confirming(point: ChangePoint) -> Anchor | None:
     return None if contradicting(point) else next(sure, None)
 
 
-def _needed(anchor: Anchor) -> int:
-    """Return the number of prompts or sessions whose interval of the kept share is as wide as the
-    distance between DROPPED_BELOW and no loss: its width falls with the root of their number."""
-    ratio = (anchor.kept.high - anchor.kept.low) / (1.0 - DROPPED_BELOW.value)
-    return math.ceil(anchor.number * max(ratio, 1.0) ** 2)
-
-
 def _share(
     point: ChangePoint, difference: float, spread: Interval | None
 ) -> tuple[float, Interval | None]:
@@ -516,11 +509,14 @@ def explanation_of(changes: Changes) -> _Explanation | None:
     open_points = (point for point in changes.points if not confirming(point))
     unsure = next((anchor for point in open_points for anchor in anchors(point)), None)
     if unsure is not None:
+        # The width of the kept share's interval falls with the root of their number.
+        ratio = (unsure.kept.high - unsure.kept.low) / (1.0 - DROPPED_BELOW.value)
+        needed = math.ceil(unsure.number * max(ratio, 1.0) ** 2)
         return _Explanation(
             why=f"the same {count(unsure.number, unsure.noun)} neither confirm nor exclude it, so "
             "traffic cannot be told from the drafter",
             advice="Send more prompts again and again, or go on with more sessions: about "
-            f"{_needed(unsure):,} {unsure.noun}s on both sides of the change would decide.",
+            f"{needed:,} {unsure.noun}s on both sides of the change would decide.",
         )
     if changes.alike:
         return _CANNOT_TELL

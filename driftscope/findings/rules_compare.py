@@ -49,7 +49,6 @@ from driftscope.analysis.replays import (
 from driftscope.analysis.statistics.intervals import FOR_POWER, Interval, wider
 from driftscope.analysis.statistics.permutation import ALPHA, LEAST
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS, PairedRatio
-from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Deciding, Need, ReplayCase, Threshold, entry, question
 from driftscope.findings.causes import NOTHING_BELOW, loss_against, suspects_of
 from driftscope.findings.finding import (
@@ -229,22 +228,27 @@ def acceptance_kept(case: Case) -> Finding | None:
     the acceptance length as a figure."""
     if case.is_answered(Topic.ACCEPTANCE):
         return None
-    compared = None if case.comparison is None else _relative(case.comparison)
-    if case.comparison is None or compared is None:
-        return _figure(case.run)
-    return _compared(case, case.comparison, *compared)
-
-
-def _relative(comparison: Comparison) -> tuple[float, Interval] | None:
-    """Return the change of the acceptance length as a share of the reference's, with its interval;
-    None without an interval."""
-    change = change_of(comparison.at(LENGTH)[0])
+    change = None if case.comparison is None else change_of(case.comparison.at(LENGTH)[0])
     interval = None if change is None else Interval.of(change.low, change.high)
-    return None if change is None or interval is None else (change.value, interval)
+    if case.comparison is None or change is None or interval is None:
+        spread, length = case.run.acceptance.mean_length_interval, case.run.acceptance.mean_length
+        around = "no 95% interval" if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
+        return Finding(
+            title="How many tokens does a round yield?",
+            headline=Headline.LENGTH,
+            statement=f"{_time_words(case.run.latency)}a round yields {number(length)} tokens "
+            f"({around}) of at most {case.run.k + 1}",
+            estimate=length,
+            interval=spread,
+        )
+    return _compared(case, case.comparison, change.value, interval)
 
 
 def _compared(case: Case, comparison: Comparison, change: float, interval: Interval) -> Finding:
-    comparable, change_is = case.comparability, no_worse(interval)
+    comparable = case.comparability
+    change_is = Answer.NO if interval.high < -NO_WORSE else Answer.CANNOT_TELL
+    if interval.low > -NO_WORSE:
+        change_is = Answer.YES
     sure = comparable.decides(Claim.ACCEPTANCE)
     answer = change_is if sure else Answer.CANNOT_TELL
     other, at = comparison.first, comparison.at(LENGTH)[0]
@@ -256,11 +260,15 @@ def _compared(case: Case, comparison: Comparison, change: float, interval: Inter
     }[answer]
     places = {Answer.NO: Headline.WORSE, Answer.YES: Headline.NO_WORSE}
     record = comparable.settle(Claim.ACCEPTANCE) or _more_requests(comparison, change, interval)
+    if not any(found.name == K for found in comparison.comparability.differences):
+        depths_of = ""
+    else:
+        depths_of = f" at the first {count(len(comparison.at(MARGINAL)), 'depth')}"
     return Finding(
         answer=answer,
         headline=places.get(answer, Headline.LENGTH),
         statement=f"{verb} {other}'s: {number(at.second)} tokens per round"
-        f"{_depths_of(comparison)}, compared with {number(at.first)} ({100 * change:+.0f}%, "
+        f"{depths_of}, compared with {number(at.first)} ({100 * change:+.0f}%, "
         f"{100 * interval.low:+.0f}% to "
         f"{100 * interval.high:+.0f}%){comparable.doubt(Claim.ACCEPTANCE)}",
         estimate=change,
@@ -270,20 +278,6 @@ def _compared(case: Case, comparison: Comparison, change: float, interval: Inter
     )
 
 
-def _depths_of(comparison: Comparison) -> str:
-    """Return the depths that an acceptance length is of, if the runs drafted different K."""
-    if not any(found.name == K for found in comparison.comparability.differences):
-        return ""
-    return f" at the first {count(len(comparison.at(MARGINAL)), 'depth')}"
-
-
-def no_worse(change: Interval) -> Answer:
-    """Return whether a relative change is surely above, or surely below, minus NO_WORSE."""
-    if change.low > -NO_WORSE:
-        return Answer.YES
-    return Answer.NO if change.high < -NO_WORSE else Answer.CANNOT_TELL
-
-
 def _more_requests(comparison: Comparison, change: float, interval: Interval) -> str:
     half, away = (interval.high - interval.low) / 2, abs(change + NO_WORSE)
     factor = math.inf if not away else (half / away) ** 2 * FOR_POWER
@@ -291,19 +285,6 @@ def _more_requests(comparison: Comparison, change: float, interval: Interval) ->
         return "Record more requests of the same prompts."
     wanted = math.ceil(min(comparison.requests) * max(factor, 1.0) / 10) * 10
     return f"Record about {wanted:,} requests of the same prompts in each run."
-
-
-def _figure(run: RunSummary) -> Finding:
-    spread, length = run.acceptance.mean_length_interval, run.acceptance.mean_length
-    around = "no 95% interval" if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
-    return Finding(
-        title="How many tokens does a round yield?",
-        headline=Headline.LENGTH,
-        statement=f"{_time_words(run.latency)}a round yields {number(length)} tokens ({around}) of "
-        f"at most {run.k + 1}",
-        estimate=length,
-        interval=spread,
-    )
 
 
 def _time_words(latency: Latency) -> str:
@@ -693,7 +674,14 @@ def replayed(case: ReplayCase) -> Finding:
     """Return how many requests were answered, and the figures of the first condition."""
     run = case.run
     told = falls_in_log(case) or replay_accepts_nothing(case)
-    vague = _vague(run.cells) and told is None
+    vague = (
+        all(
+            (spread := cell.mean_length_interval) is None
+            or spread.high - spread.low > 0.5 * (cell.mean_length or 0.0)
+            for cell in run.cells
+        )
+        and told is None
+    )
     few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS if run.has_rows else vague
     more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS
     if run.rollups is not None:
@@ -717,15 +705,6 @@ def _sent(run: ReplaySummary) -> str:
     answered = f"answered {run.ended.get(Ended.ANSWERED, 0):,} of {count(run.planned, 'request')}"
     figures = ", ".join(_cell_figures(run.cells[0])) if run.cells else ""
     return f'{answered}: {figures} in "{run.cells[0].condition}"' if figures else answered
-
-
-def _vague(cells: Sequence[Cell]) -> bool:
-    """Whether the bounds of every part of a file are wider than half of its length."""
-    return all(
-        (spread := cell.mean_length_interval) is None
-        or spread.high - spread.low > 0.5 * (cell.mean_length or 0.0)
-        for cell in cells
-    )
 
 
 def without_interval(cell: Cell) -> str:

@@ -322,7 +322,9 @@ MOST_LOST = 0.05
 @question("Is there enough data to conclude anything?", Topic.GROUND)
 def enough_data(case: Case) -> Finding:
     """Return whether there is enough data to conclude anything."""
-    run, lost = case.run, lost_share(case.run)
+    run = case.run
+    rows = case.run.rounds + case.run.recording.chains + case.run.requests
+    lost = case.run.recording.dropped / max(rows + case.run.recording.dropped, 1)
     record = ""
     if run.clusters < FEWEST_REQUESTS:
         record = (
@@ -334,11 +336,15 @@ def enough_data(case: Case) -> Finding:
         record = "Record again on a disk and machine that keep up."
     elif run.cohort is not None and not run.cohort.enough:
         record = f"{capital(longer(run.cohort))}."
+    if not run.recording.dropped:
+        loss = "no rows lost"
+    else:
+        loss = f"{count(run.recording.dropped, 'row')} lost ({percent(lost)})"
     return Finding(
         answer=Answer.NO if record else Answer.YES,
         headline=Headline.TOO_LITTLE_DATA if record else Headline.NEVER,
         statement=f"{requests_of(run)}, {count(run.rounds, 'round')}, "
-        f"{ks_of(run.ks)}, {_loss(run, lost)}{_seen_in_part(run)}",
+        f"{ks_of(run.ks)}, {loss}{_seen_in_part(run)}",
         estimate=float(run.requests),
         advice=record,
     )
@@ -409,15 +415,3 @@ def _seen_in_part(run: RunSummary) -> str:
         return "; most requests are seen only in part"
     share = run.cohort.left_out / max(run.cohort.served.rounds, 1)
     return f"; {percent(share)} of the rounds left out, of requests seen only in part"
-
-
-def lost_share(run: RunSummary) -> float:
-    """Return the share of rows that were lost while recording."""
-    rows = run.rounds + run.recording.chains + run.requests
-    return run.recording.dropped / max(rows + run.recording.dropped, 1)
-
-
-def _loss(run: RunSummary, lost: float) -> str:
-    if not run.recording.dropped:
-        return "no rows lost"
-    return f"{count(run.recording.dropped, 'row')} lost ({percent(lost)})"

@@ -17,7 +17,7 @@ from driftscope.ablate.result import (
     conclusion_of,
 )
 from driftscope.analysis.figures.near_misses import NearMisses
-from driftscope.analysis.number_words import count, number, percent
+from driftscope.analysis.number_words import between, count, number, percent
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.checks.result import Level
 from driftscope.inspect.inspection import Answer, Inspection
@@ -72,25 +72,6 @@ def _page(
 
 def _chart(series: Sequence[Any], y_title: str, unit: Unit = Unit.NUMBER) -> Any:
     return figure(series, x_title=BY_DEPTH, y_title=y_title, unit=unit)
-
-
-def _bars(
-    shown: Sequence[tuple[str, str, float, Interval | None]],
-    x_title: str,
-    y_title: str,
-    level: float | None = None,
-) -> Any:
-    """Return a chart of bars: name, colour, height and interval of each."""
-    names, colours, values, ends = zip(*shown, strict=True)
-    drawn = bars(y_title, names, values, intervals=ends, colours=colours)
-    return figure(
-        [drawn],
-        x_title=x_title,
-        y_title=y_title,
-        axis=Axis.CATEGORY,
-        unit=Unit.SHARE,
-        level=level,
-    )
 
 
 LEVELS = {
@@ -157,7 +138,9 @@ def inspection_html(result: Inspection, *, command: str | None = None) -> str:
 
 def _by_depth(trial: Trial) -> Section:
     as_is = trial.acceptance
-    length = _interval_words(as_is.mean_length_interval)
+    length = between(as_is.mean_length_interval)
+    masses = {name: trial.figures.get(f"{name}_mass") for name in CLASSES}
+    sink, own = trial.figures["sink_mass"], trial.figures["self_mass"]
     return Section(
         id="trial",
         name="The drafter as it is",
@@ -172,7 +155,21 @@ def _by_depth(trial: Trial) -> Section:
                 ],
             )
         ],
-        pictures=(_accepted(trial), _masses(trial), _rms(trial), _top1(trial)),
+        pictures=(
+            _accepted(trial),
+            Picture(
+                id="masses",
+                title=f"Attention: {percent(sink[0])} to {percent(sink[-1])} on the sink, "
+                f"{percent(own[-1])} on the chain itself at depth {trial.k}",
+                how="Mean share of the drafter's attention by class of slot. The chain's own slots "
+                "grow by one with each depth, so a rising share alone is no drift.",
+                chart=_chart(mass_areas(masses), "share of attention", Unit.SHARE),
+                definitions=tuple(definition for _, definition, _ in CLASSES.values()),
+                hero=True,
+            ),
+            _rms(trial),
+            _top1(trial),
+        ),
     )
 
 
@@ -186,21 +183,6 @@ def _accepted(trial: Trial) -> Picture:
         "Bars are 95% intervals over prompts.",
         chart=_chart((shown,), "of all rounds", Unit.SHARE),
         definitions=(MARGINAL, MEAN_LENGTH),
-    )
-
-
-def _masses(trial: Trial) -> Picture:
-    masses = {name: trial.figures.get(f"{name}_mass") for name in CLASSES}
-    sink, own = trial.figures["sink_mass"], trial.figures["self_mass"]
-    return Picture(
-        id="masses",
-        title=f"Attention: {percent(sink[0])} to {percent(sink[-1])} on the sink, "
-        f"{percent(own[-1])} on the chain itself at depth {trial.k}",
-        how="Mean share of the drafter's attention by class of slot. The chain's own slots grow by "
-        "one with each depth, so a rising share alone is no drift.",
-        chart=_chart(mass_areas(masses), "share of attention", Unit.SHARE),
-        definitions=tuple(definition for _, definition, _ in CLASSES.values()),
-        hero=True,
     )
 
 
@@ -287,12 +269,6 @@ def _row(tried: Tried) -> list[str]:
         _ends(gain.interval, "+.2f"),
         f"{gain.p:.2g}",
     ]
-
-
-def _interval_words(interval: Interval | None) -> str:
-    if interval is None:
-        return ""
-    return f" (95% interval {number(interval.low)} to {number(interval.high)})"
 
 
 def ablation_html(result: Ablation, *, command: str | None = None) -> str:
@@ -492,14 +468,21 @@ def _loss(parts: Decomposition, k: int) -> Section:
         ]
         for name, _, _, term in named
     ]
+    names, colours, values, ends = zip(
+        *[(label, colour, term.value, term.interval) for _, label, colour, term in named],
+        strict=True,
+    )
+    drawn = bars("share of positions", names, values, intervals=ends, colours=colours)
     picture = Picture(
         id="loss",
         title=f"{100 * parts.loss.value:.1f} points of agreement are lost",
         how=_HOW_LOSS,
-        chart=_bars(
-            [(label, colour, term.value, term.interval) for _, label, colour, term in named],
-            "lost by",
-            "share of positions",
+        chart=figure(
+            [drawn],
+            x_title="lost by",
+            y_title="share of positions",
+            axis=Axis.CATEGORY,
+            unit=Unit.SHARE,
             level=0.0,
         ),
         definitions=(LOSS_PARTS, AGREEMENT),

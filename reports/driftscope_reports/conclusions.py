@@ -179,25 +179,34 @@ _MOST_CONDITIONS = 12
 
 def lead_picture(analysis: Analysis) -> Picture | None:
     """Return the picture; None for replays that answered nothing."""
-    return _by_depth(analysis) if analysis.runs else _by_condition(analysis.senders)
-
-
-def _by_depth(analysis: Analysis) -> Picture:
-    # A line at each K that surely serves faster than the one that ran.
-    known = [
-        (case.run.label, case.advice.overall.best_k)
-        for case in analysis.cases
-        if case.advice and case.advice.worth_it and not case.advice.useless
-    ]
-    several = len(analysis.cases) > 1
-    marks = tuple(
-        Mark(x=k, text=f"K = {k} is faster{f' ({label})' if several else ''}")
-        for label, k in known
-        if k > 0
+    if analysis.runs:
+        known = [
+            (case.run.label, case.advice.overall.best_k)
+            for case in analysis.cases
+            if case.advice and case.advice.worth_it and not case.advice.useless
+        ]
+        several = len(analysis.cases) > 1
+        marks = tuple(
+            Mark(x=k, text=f"K = {k} is faster{f' ({label})' if several else ''}")
+            for label, k in known
+            if k > 0
+        )
+        shade = _differing_depths(analysis.cases)
+        picture = marginal_acceptance(analysis.runs, marks=marks, y_most=1.0, shade=shade)
+        return picture if shade is None else replace(picture, how=f"{picture.how} {_SHADED}")
+    drawn = [trace for i, replay in enumerate(analysis.senders) if (trace := _bars(i, replay)).y]
+    if not drawn:
+        return None
+    ends = [f"{min(trace.y):.2f} to {max(trace.y):.2f}" for trace in drawn]
+    named = [f"{trace.name}: {words}" for trace, words in zip(drawn, ends, strict=True)]
+    return Picture(
+        id="replay-length",
+        title=f"Tokens per round by condition: {'; '.join(named) if len(drawn) > 1 else ends[0]}",
+        how="One bar per condition of the replay, with its 95% interval. Conditions differ in "
+        "their prompts, so compare a bar with the same condition of another replay.",
+        chart=figure(drawn, x_title="condition", y_title="tokens per round", axis=Axis.CATEGORY),
+        definitions=(MEAN_LENGTH,),
     )
-    shade = _differing_depths(analysis.cases)
-    picture = marginal_acceptance(analysis.runs, marks=marks, y_most=1.0, shade=shade)
-    return picture if shade is None else replace(picture, how=f"{picture.how} {_SHADED}")
 
 
 _SHADED = "Depths at which the two runs differ are shaded."
@@ -214,22 +223,6 @@ def _differing_depths(cases: Sequence[Case]) -> tuple[float, float] | None:
     if not depths or len(depths) == max(case.run.k for case in cases):
         return None
     return min(depths) - 0.5, max(depths) + 0.5
-
-
-def _by_condition(replays: Sequence[ReplaySummary]) -> Picture | None:
-    drawn = [trace for i, replay in enumerate(replays) if (trace := _bars(i, replay)).y]
-    if not drawn:
-        return None
-    ends = [f"{min(trace.y):.2f} to {max(trace.y):.2f}" for trace in drawn]
-    named = [f"{trace.name}: {words}" for trace, words in zip(drawn, ends, strict=True)]
-    return Picture(
-        id="replay-length",
-        title=f"Tokens per round by condition: {'; '.join(named) if len(drawn) > 1 else ends[0]}",
-        how="One bar per condition of the replay, with its 95% interval. Conditions differ in "
-        "their prompts, so compare a bar with the same condition of another replay.",
-        chart=figure(drawn, x_title="condition", y_title="tokens per round", axis=Axis.CATEGORY),
-        definitions=(MEAN_LENGTH,),
-    )
 
 
 def _bars(index: int, replay: ReplaySummary) -> Any:

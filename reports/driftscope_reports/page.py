@@ -118,7 +118,7 @@ def framed(content: Content) -> str:
         plotly=base64.b64encode(packed).decode(),
         script=code,
     )
-    return encodable(page)
+    return page.encode("utf-8", "backslashreplace").decode()
 
 
 def policy(style: str, scripts: list[str]) -> str:
@@ -145,11 +145,6 @@ def script_json(value: object) -> Markup:
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text)  # noqa: S704  escaped above
-
-
-def encodable(text: str) -> str:
-    """Return `text` with lone surrogates, which file names may contain, written as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def colours() -> dict[str, str]:

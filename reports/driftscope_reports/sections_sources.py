@@ -358,6 +358,10 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "data": manifest.data_parallel,
         "pipeline": manifest.pipeline_parallel,
     }
+    if manifest.witness != AGREES:
+        witnessed = manifest.witness or NOTHING
+    else:
+        witnessed = f"{AGREES}; fed to the next depth: {manifest.fed_state or 'not known'}"
     return {
         "engine": f"{manifest.engine} {manifest.engine_version}",
         "runner": manifest.runner,
@@ -382,7 +386,7 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         or NOTHING,
         "meaning of depth": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
         "sampling": _sampling(manifest),
-        "first chain, computed twice": _witnessed(manifest),
+        "first chain, computed twice": witnessed,
         "chains": f"{recording.chains:,} recorded, {about}{recording.verified_chains:,} verified",
         "rows dropped": f"{recording.dropped:,}",
         "errors caught in hooks": f"{recording.errors:,}",
@@ -419,13 +423,6 @@ def _captured(run: RunSummary) -> str:
     if not states:
         return "none"
     return f"{len(states)}, indices not recorded"
-
-
-def _witnessed(manifest: Manifest) -> str:
-    """Return what the start-up witness found, which computed the first chain a second time."""
-    if manifest.witness != AGREES:
-        return manifest.witness or NOTHING
-    return f"{AGREES}; fed to the next depth: {manifest.fed_state or 'not known'}"
 
 
 def _sink(manifest: Manifest) -> str:

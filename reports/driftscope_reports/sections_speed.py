@@ -149,6 +149,19 @@ def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
         ks = max(len(advice.overall.tpot_s) for _, _, advice in known)
         time = [1000 * baseline.latency.tpot_s] * ks
         drawn.append(expectation(f"{baseline.label}, measured", time, x=range(ks)))
+    marks: dict[tuple[int, str], list[str]] = {}
+    for _, run, advice in known:
+        for k in advice.served.ks:
+            marks.setdefault((k, "ran"), []).append(run.label)
+        choice, decided = advice.choice, advice.worth_it
+        if decided and choice.k is not None and choice.k not in advice.served.ks:
+            marks.setdefault((choice.k, "is faster"), []).append(run.label)
+        elif not decided and choice.next is not None and advice.doubt is None:
+            marks.setdefault((choice.next.k, "to measure"), []).append(run.label)
+    chosen = []
+    for (k, what), who in sorted(marks.items(), key=lambda point: point[0][1] != "ran"):
+        some = f" ({listed(who)})" if len(who) < len(known) else ""
+        chosen.append(Mark(x=k, text=f"K = {k} {what}{some}"))
     return [
         Picture(
             id="speed-by-k",
@@ -164,7 +177,7 @@ def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
                 axis=Axis.NUMBER,
                 unit=Unit.MS,
                 whole=True,
-                marks=_chosen(known),
+                marks=chosen,
             ),
             definitions=(PREDICTED_TPOT,),
             assumed=f"Not measured: {'; '.join(assumed)}." if assumed else None,
@@ -182,23 +195,6 @@ def _predicted(index: int, run: RunSummary, advice: Advice) -> Any:
         run=index,
         intervals=[scaled(time.interval, 1000) for time in tpot],
     )
-
-
-def _chosen(known: Sequence[_Predicted]) -> list[Mark]:
-    """Return the K that ran and the K to serve or to measure, each with its runs."""
-    marks: dict[tuple[int, str], list[str]] = {}
-    for _, run, advice in known:
-        for k in advice.served.ks:
-            marks.setdefault((k, "ran"), []).append(run.label)
-        choice, decided = advice.choice, advice.worth_it
-        if decided and choice.k is not None and choice.k not in advice.served.ks:
-            marks.setdefault((choice.k, "is faster"), []).append(run.label)
-        elif not decided and choice.next is not None and advice.doubt is None:
-            marks.setdefault((choice.next.k, "to measure"), []).append(run.label)
-    return [
-        Mark(x=k, text=f"K = {k} {what}{f' ({listed(who)})' if len(who) < len(known) else ''}")
-        for (k, what), who in sorted(marks.items(), key=lambda point: point[0][1] != "ran")
-    ]
 
 
 def _in_short(run: RunSummary, advice: Advice) -> str:
@@ -387,6 +383,14 @@ def _timeline(index: int, run: RunSummary, timeline: Timeline, runs: _Runs) -> P
             colour, pattern = _look(name, order)
             counts = [float(n) for n in timeline.steps[name]]
             drawn.append(bars(outcome_words(name), middle, counts, colours=colour, pattern=pattern))
+    if timeline.window_s < 1:
+        length = f"{1000 * timeline.window_s:.3g} ms"
+    else:
+        length = (
+            f"{timeline.window_s:.3g} s"
+            if timeline.window_s < 120
+            else f"{timeline.window_s / 60:.3g} min"
+        )
     return Picture(
         id=f"fallback-{index}",
         title=about(run, runs, _timeline_title(run)),
@@ -401,8 +405,7 @@ def _timeline(index: int, run: RunSummary, timeline: Timeline, runs: _Runs) -> P
             stacked=True,
         ),
         definitions=_DEFINITIONS,
-        note=f"{len(middle)} windows of {_length(timeline.window_s)} each, from "
-        f"{moment(timeline.start_s)}.",
+        note=f"{len(middle)} windows of {length} each, from {moment(timeline.start_s)}.",
         hero=True,
     )
 
@@ -420,12 +423,6 @@ def _timeline_title(run: RunSummary) -> str:
     most = max(shares.by_reason, key=shares.by_reason.__getitem__)
     reason = outcome_words(most).removeprefix("no draft: ").removesuffix(ON_PURPOSE)
     return f"no draft in {listed(parts)}; most often: {reason}"
-
-
-def _length(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
 
 
 def _counts(runs: _Runs) -> Markup:

@@ -144,7 +144,11 @@ def _groups_drawn(
 ) -> Iterator[Picture]:
     """Yield the picture of the groups of each run; none if no run has two of enough requests."""
     drawn = [
-        [(_name(g), g.mean_length, g.mean_length_interval) for g in groups if _is_drawn(g)]
+        [
+            (g.name if isinstance(g, Group) else g.label, g.mean_length, g.mean_length_interval)
+            for g in groups
+            if (g.requests >= ENOUGH and g.mean_length is not None)
+        ]
         for groups in whole
     ]
     if max(map(len, drawn)) < 2:
@@ -184,14 +188,6 @@ def _groups_drawn(
         if small
         else None,
     )
-
-
-def _is_drawn(group: Group | Segment) -> bool:
-    return group.requests >= ENOUGH and group.mean_length is not None
-
-
-def _name(group: Group | Segment) -> str:
-    return group.name if isinstance(group, Group) else group.label
 
 
 _SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"}

@@ -318,7 +318,23 @@ def show_advice(advice: Advice) -> None:
         console.print(Text(shown(line), style="bold"), soft_wrap=True)
     if advice.tells_nothing:
         return
-    console.print(_advice_table(advice))
+    title = (
+        "time per output token in ms by batch size and K: measured with 95% interval (*), "
+        "otherwise a guess between bounds"
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    table.add_column("batch", justify="right")
+    for k in range(len(advice.overall.tpot_s)):
+        table.add_column(f"K = {k}{' *' if k in advice.measured_k else ''}", justify="right")
+    step = max(1, -(-len(advice.by_batch) // _BATCHES_SHOWN))
+    batches = advice.by_batch[::step]
+    if batches[-1] is not advice.by_batch[-1]:
+        batches = (*batches, advice.by_batch[-1])
+    for at in (*batches, advice.overall):
+        best = at.best_k if advice.doubt is None and at.best_k in advice.measured_k else None
+        cells = [_cell(e, best=k == best) for k, e in enumerate(at.tpot_s)]
+        table.add_row(str(at.batch) if at.batch else "as served", *cells)
+    console.print(table)
     largest = max(at.batch for at in advice.by_batch)
     console.print(f"not served: batches above {largest}, at which fewer draft tokens may be faster")
     if any(time.interval is None for at in advice.by_batch for time in at.tpot_s):
@@ -382,26 +398,6 @@ def _gain(gain: Estimate) -> str:
     if gain.interval is None:
         return "faster, not known by how much"
     return f"{percent(gain.value)} faster{between_percent(gain.interval)}"
-
-
-def _advice_table(advice: Advice) -> Table:
-    title = (
-        "time per output token in ms by batch size and K: measured with 95% interval (*), "
-        "otherwise a guess between bounds"
-    )
-    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    table.add_column("batch", justify="right")
-    for k in range(len(advice.overall.tpot_s)):
-        table.add_column(f"K = {k}{' *' if k in advice.measured_k else ''}", justify="right")
-    step = max(1, -(-len(advice.by_batch) // _BATCHES_SHOWN))
-    batches = advice.by_batch[::step]
-    if batches[-1] is not advice.by_batch[-1]:
-        batches = (*batches, advice.by_batch[-1])
-    for at in (*batches, advice.overall):
-        best = at.best_k if advice.doubt is None and at.best_k in advice.measured_k else None
-        cells = [_cell(e, best=k == best) for k, e in enumerate(at.tpot_s)]
-        table.add_row(str(at.batch) if at.batch else "as served", *cells)
-    return table
 
 
 def _cell(time: Estimate, *, best: bool) -> Text:

@@ -331,10 +331,14 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
 
     rows = sampled(deep_enough(shape), in_steps)
     lists = Elements(rows, dict(derived), shape)
+    visible = attention.visible_sink(rows.position, shape.sink_slots)
     chains = rows.select(
         "cluster",
         weight=1.0 / rows.rate,
-        **_sink(rows, lists, shape),
+        sink_first=_mass(lists, shape, SINK_MASS, 0),
+        sink_last=_mass(lists, shape, SINK_MASS, shape.depths - 1),
+        sink_even=attention.even_share(rows.position, visible),
+        doubtful=rows.chunked_prefill.fill_null(False),
         **(_by_distance(rows, lists, shape, bins) if bins else {}),
     )
     both = finite(chains.sink_first) & finite(chains.sink_last) & ~chains.doubtful
@@ -355,18 +359,6 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
         },
         **(_sums_by_distance(chains, shape, bins) if bins else {}),
     )
-
-
-def _sink(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
-    """Return the sink's mass at depths 1 and K, its mass with even attention, and whether the
-    drafter's cache is in doubt."""
-    visible = attention.visible_sink(rows.position, shape.sink_slots)
-    return {
-        "sink_first": _mass(lists, shape, SINK_MASS, 0),
-        "sink_last": _mass(lists, shape, SINK_MASS, shape.depths - 1),
-        "sink_even": attention.even_share(rows.position, visible),
-        "doubtful": rows.chunked_prefill.fill_null(False),
-    }
 
 
 def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> dict[str, Any]:

@@ -50,25 +50,6 @@ def _accepted(rows: ir.Table, shape: Shape) -> dict[str, ir.IntegerScalar]:
     return counts(rows.verified.fill_null(0), rows.accepted.fill_null(0), shape)
 
 
-def _steps(rows: ir.Table) -> dict[str, Any]:
-    """Return the number of impossible steps and of steps without a draft, by reason, the times of
-    the first and last step, and the position of the first."""
-    verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
-    none = verified <= 0
-    lost = rows.reason == UndraftedReason.STRUCTURED_OUTPUT
-    meant = rows.reason.isin(UndraftedReason.DELIBERATE)
-    return {
-        "wrong": ((accepted > verified) | (accepted < 0)).sum(),
-        "drafts": (rows.drafted.fill_null(0) > 0).sum(),
-        "undrafted": none.sum(),
-        "structured": (none & lost.fill_null(False)).sum(),
-        "deliberate": (none & meant.fill_null(False)).sum(),
-        "first_s": rows.time_s.min(),
-        "last_s": rows.time_s.max(),
-        "first_position": rows.position.min(),
-    }
-
-
 def deliberate_steps() -> ir.Table:
     """Count the steps that drafted nothing on purpose, by reason."""
     rows = table("verify")
@@ -84,7 +65,21 @@ def by_context(shape: Shape) -> ir.Table:
     rows = table("verify")
     power = ibis.greatest(rows.position + 1, 1).log2().floor().cast("int64")
     rows = rows.mutate(bucket=power)
-    return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, shape), **_steps(rows))
+    verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
+    none = verified <= 0
+    lost = rows.reason == UndraftedReason.STRUCTURED_OUTPUT
+    meant = rows.reason.isin(UndraftedReason.DELIBERATE)
+    return rows.group_by("bucket", *REQUEST).aggregate(
+        **_accepted(rows, shape),
+        wrong=((accepted > verified) | (accepted < 0)).sum(),
+        drafts=(rows.drafted.fill_null(0) > 0).sum(),
+        undrafted=none.sum(),
+        structured=(none & lost.fill_null(False)).sum(),
+        deliberate=(none & meant.fill_null(False)).sum(),
+        first_s=rows.time_s.min(),
+        last_s=rows.time_s.max(),
+        first_position=rows.position.min(),
+    )
 
 
 @cache

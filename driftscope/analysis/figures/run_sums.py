@@ -314,7 +314,15 @@ def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
     drawn = rows(requests_of_chains())
     requests = requests_of(tables, verify, drawn)
     check_rounds(tables, verify)
-    measured = _chains(tables, requests, shape)
+    requests.show(tables.engine, NUMBERED, np.arange(len(requests)))
+    passes = []
+    for derived in tables.parts:
+        tables.use(derived)
+        finite = finite_sums(tables.engine.rows(chains(shape, derived, False)), shape)
+        if finite is None:  # some are no numbers: sum again, and slowly, those that are
+            finite = tables.engine.rows(chains(shape, derived, True))
+        passes.append(finite)
+    measured = pa.concat_tables(passes, promote_options="permissive")
     check_chains(tables, measured, shape)
     found = chains_of(measured, shape, requests.units)
     recorded, drafted_in = np.zeros(len(requests), np.int64), np.full((len(requests), 2), -1)
@@ -353,19 +361,6 @@ def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
 def _broken(tables: Tables, shape: Shape, found: Chains) -> int:
     taken = tuple(sorted(found.means))
     return total(tables.of_parts(lambda derived: broken(shape, derived, taken)), "chains")
-
-
-def _chains(tables: Tables, requests: Requests, shape: Shape) -> pa.Table:
-    """Return the sums of chains by request, which take as long as all other queries together."""
-    requests.show(tables.engine, NUMBERED, np.arange(len(requests)))
-    found = []
-    for derived in tables.parts:
-        tables.use(derived)
-        finite = finite_sums(tables.engine.rows(chains(shape, derived, False)), shape)
-        if finite is None:  # some are no numbers: sum again, and slowly, those that are
-            finite = tables.engine.rows(chains(shape, derived, True))
-        found.append(finite)
-    return pa.concat_tables(found, promote_options="permissive")
 
 
 def _shallower(tables: Tables, shape: Shape) -> Shallower:

@@ -182,21 +182,20 @@ def _tested(exchange: _Signs | _Deals, factor: Array, df: Array | None = None) -
         return Joint(gap=gap, error=error, p=none, critical=none)
     largest = np.concatenate(list(_largest(exchange)))
     critical = float(np.quantile(largest, CONFIDENCE, method="higher"))
-    heavier = np.ones(len(gap)) if df is None else _heavier(critical, df, exchange.dealt_df)
+    if df is None:
+        heavier = np.ones(len(gap))
+    else:
+        # How much further out Student's t with `df` degrees of freedom has the tail
+        # that t with `dealt` has at `critical`, [m]; at least 1.
+        from scipy.special import stdtrit
+
+        tail = float(two_sided(np.asarray(critical), np.asarray(exchange.dealt_df)))
+        there = stdtrit(np.clip(df, 1.0, exchange.dealt_df), 1.0 - tail / 2)
+        heavier = np.where(np.isfinite(there), there / critical, 1.0)
     t = _statistic(gap, error) / heavier
     p = (1 + (largest[:, None] >= t - 1e-9).sum(axis=0)) / (DRAWS + 1)
     some = (error > 0) | (np.abs(gap) > 0)
     return Joint(gap=gap, error=error, p=np.where(some, p, np.nan), critical=critical * heavier)
-
-
-def _heavier(critical: float, df: Array, dealt: float) -> Array:
-    """Return how much further out Student's t with `df` degrees of freedom has the tail that t with
-    `dealt` has at `critical`, [m]; at least 1."""
-    from scipy.special import stdtrit
-
-    tail = float(two_sided(np.asarray(critical), np.asarray(dealt)))
-    there = stdtrit(np.clip(df, 1.0, dealt), 1.0 - tail / 2)
-    return np.where(np.isfinite(there), there / critical, 1.0)
 
 
 def _largest(exchange: _Signs | _Deals) -> Iterator[NDArray[np.float64]]:
