@@ -51,22 +51,9 @@ Range: TypeAlias = tuple[int, int, int]
 """First batch size, last, and K."""
 
 
-def fixed_option(run: RunSummary, k: int) -> str | None:
-    """Return the option for one K, to paste; None if the run was served with it."""
-    if (k,) == run.ks:
-        return None
-    return _config(run, {FIXED: k}) if k else NO_SPECULATION
-
-
 def served_option(run: RunSummary) -> str | None:
     """Return the option with which a run of one K was served; None for a run of several K."""
     return None if run.mixed else _config(run, {FIXED: run.k})
-
-
-def schedule_option(run: RunSummary, schedule: Sequence[Range]) -> str:
-    """Return the option for a K by batch size, to paste."""
-    most = max(k for _, _, k in schedule)
-    return _config(run, {FIXED: most, BY_BATCH: [list(part) for part in schedule]})
 
 
 def pays_command(*runs: RunSummary, other_k: int | None = None) -> str:
@@ -134,7 +121,10 @@ def schedule_of(
             for k, length in enumerate(lengths)
             if model.cell(batch, k)
         }
-        best = _best(times, starts[-1][1] if starts else None)
+        best = min(times, key=lambda k: times[k].value)
+        before = starts[-1][1] if starts else best  # kept if it is as fast
+        if before in times and times[before].value <= times[best].value * (1 + SAME_K_WITHIN):
+            best = before
         if not starts or starts[-1][1] != best:
             starts.append((batch if starts else 1, best))
         other = (
@@ -150,15 +140,6 @@ def schedule_of(
         ranges=tuple((first, end, k) for (first, k), end in zip(starts, ends, strict=True)),
         gain=gain_of(summed(now), summed(then)),
     )
-
-
-def _best(times: Mapping[int, Span], before: int | None) -> int:
-    """Return the fastest K, or that of the batch size before if it is as fast."""
-    best = min(times, key=lambda k: times[k].value)
-    kept = None if before is None else times.get(before)
-    if before is not None and kept and kept.value <= times[best].value * (1 + SAME_K_WITHIN):
-        return before
-    return best
 
 
 def _exact(span: Span) -> Span:
@@ -221,15 +202,20 @@ def choose(
     k = min(bounded, key=lambda k: by_k[k].value) if bounded else fastest
     assert k is not None  # noqa: S101  one of the two is not empty
     regret = regret_of(k, by_k, growth)
-    settled = regret <= WORTH_SAYING or not _open(k, by_k, measured, growth)
+    near = _open(k, by_k, measured, growth)
+    step = None
+    if regret > WORTH_SAYING and near:
+        # The guessed fastest K if it was not measured, else the better unmeasured neighbour.
+        guess = min(range(len(by_k)), key=lambda j: by_k[j].value)
+        if guess in measured:
+            guess = min(near, key=lambda j: by_k[j if j < len(by_k) else k].value)
+        step = _next(guess, replace(times, by_k=tuple(by_k)), ran, k, growth)
     return Choice(
         k=k,
         measured=k in measured,
         regret=regret if math.isfinite(regret) else None,
         gain=gain_of(times.ran, times.by_k[k]),
-        next=None
-        if settled
-        else _to_measure(k, replace(times, by_k=tuple(by_k)), measured, ran, growth),
+        next=step,
     )
 
 
@@ -249,19 +235,6 @@ def _open(k: int, by_k: Sequence[Span], measured: Collection[int], growth: float
     near += [k + 1] if k + 1 < len(by_k) or growth > WORTH_SAYING else []
     slower = {j for j in near if j < len(by_k) and by_k[j].low >= by_k[k].value}
     return [j for j in near if j not in measured and j not in slower]
-
-
-def _to_measure(
-    best: int, times: Times, measured: Collection[int], ran: int | None, growth: float
-) -> Next | None:
-    """Return the guessed fastest K if it was not measured, else the better unmeasured neighbour of
-    the fastest that was."""
-    by_k = times.by_k
-    guess = min(range(len(by_k)), key=lambda k: by_k[k].value)
-    if guess in measured:
-        near = _open(best, by_k, measured, growth)
-        guess = min(near, key=lambda k: by_k[k].value if k < len(by_k) else by_k[best].value)
-    return _next(guess, times, ran, best, growth)
 
 
 def _next(k: int, times: Times, ran: int | None, best: int | None, growth: float) -> Next:
@@ -447,10 +420,15 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         growth=possible_growth(largest),
     )
     schedule = schedule_of(_within_one(model), lengths, served, choice.k)
-    several = len(schedule.ranges) > 1  # K = 0 alone needs no schedule
     overall = prediction(0, 1.0, whole, relative)
     known = [(cell.held_out, cell.steps) for cell in run.cells if cell.held_out is not None]
     steps = sum(number for _, number in known)
+    fixed = by_size = None
+    if choice.k is not None and (choice.k,) != run.ks:
+        fixed = _config(run, {FIXED: choice.k}) if choice.k else NO_SPECULATION
+    if len(schedule.ranges) > 1:  # K = 0 alone needs no schedule
+        most = max(k for _, _, k in schedule.ranges)
+        by_size = _config(run, {FIXED: most, BY_BATCH: [list(part) for part in schedule.ranges]})
     return Advice(
         run=run.label,
         ran_k=run.k,
@@ -468,8 +446,8 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         schedule_gain=schedule.gain,
         by_context=_by_context(run, model),
         tokens_per_s=_tokens_per_s(model, run),
-        fixed_command=None if choice.k is None else fixed_option(run, choice.k),
-        schedule_command=schedule_option(run, schedule.ranges) if several else None,
+        fixed_command=fixed,
+        schedule_command=by_size,
         measure_command=None if choice.next is None else pays_command(run, other_k=choice.next.k),
         policies=_policies(run, model, lengths),
         held_out=sum(off * number for off, number in known) / steps if steps else None,
@@ -715,7 +693,11 @@ def kept(advice: Advice) -> str:
     """Return that what ran should stay, and why."""
     choice, keep = advice.choice, f"keep {advice.served.words}"
     if choice.k is None or (not advice.served.mixed and choice.k == advice.ran_k):
-        return f"{keep}{_because(advice)}"
+        regret = choice.regret
+        if regret is not None and regret <= WORTH_SAYING:
+            return f"{keep}: no other K is more than {percent(max(regret, 0.0))} faster"
+        slower = ": its neighbours were measured and are slower"
+        return f"{keep}{slower if choice.k is not None else ''}"
     gain = choice.gain
     if gain is None or gain.interval is None:
         return keep
@@ -726,13 +708,6 @@ def kept(advice: Advice) -> str:
         f"{keep}: {how} {signed(gain.value)} faster{ends(gain)}, which is no "
         "more than runs of one server may differ; run both again to tell"
     )
-
-
-def _because(advice: Advice) -> str:
-    regret = advice.choice.regret
-    if regret is not None and regret <= WORTH_SAYING:
-        return f": no other K is more than {percent(max(regret, 0.0))} faster"
-    return ": its neighbours were measured and are slower" if advice.choice.k is not None else ""
 
 
 def to_measure(advice: Advice) -> str | None:

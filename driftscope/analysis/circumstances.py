@@ -301,10 +301,15 @@ COPIED, NEW = "copied", "new"
 Names = NDArray[np.str_]
 
 
-def text_groups(run: Sums, table: pa.Table | None) -> dict[str, Any]:
-    """Return the fields of `Groups` about kinds of text, from `text_rounds`."""
-    if table is None or not table.num_rows:
+def text_groups(run: Sums) -> dict[str, Any]:
+    """Return the fields of `Groups` about kinds of text, see `row_filters.TEXT`."""
+    if not run.requests.has_regions:  # no finished request has any
         return {}
+    cut(run.tables, "verify", "verify", TEXT)
+    by_text = run.tables.engine.rows(rounds_in_buckets(run.shape))
+    if not by_text.num_rows:
+        return {}
+    table = in_order(by_text, "bucket", *REQUEST)
     rounds = run.rounds_of(table, run.requests.codes(table))
     parts = [name.split(TEXT_SEPARATOR) for name in table.column("bucket").to_pylist()]
     region, nearness, copied, place = np.asarray(parts, dtype=np.str_).T
@@ -372,14 +377,6 @@ MAX_GROUPS = 16
 
 def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> Groups:
     """Return the groups of a run; the tables come from the passes of the same names."""
-    # The rounds by request and kind of text, see `row_filters.TEXT`; None if no finished
-    # request has regions.
-    if not run.requests.has_regions:
-        by_text = None
-    else:
-        cut(run.tables, "verify", "verify", TEXT)
-        rows = run.tables.engine.rows(rounds_in_buckets(run.shape))
-        by_text = in_order(rows, "bucket", *REQUEST)
     loops = loops_of(run)
     rounds = run.rounds
     # The quarter of the run of each row of rounds, [rows], named so that the names sort by
@@ -405,16 +402,24 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
     )
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
+    degrees = run.requests.temperature[rounds.request]
+    lowest = np.unique(degrees[np.isfinite(degrees) & there])[:MAX_GROUPS]
+    structured: tuple[Group, ...] = ()
+    if touched.any():
+        mine = np.isin(rounds.request, rounds.request[touched])
+        both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
+        parts = [(name, rounds.where(some)) for name, some in both]
+        structured = tuple(group_of(name, some) for name, some in parts if len(some))
     return Groups(
         context=tuple(_by_power(run, run.in_context, " tokens")),
         batch=tuple(_by_power(run, by_batch)),
-        temperature=tuple(_by_temperature(run)),
+        temperature=tuple(group_of(f"{t:g}", rounds.where(degrees == t)) for t in lowest),
         finish=tuple(group for group in _by_value(rounds, reasons) if group.name),
         label=tuple(_by_value(labelled, labels[known])),
         replica=tuple(_by_value(rounds, replica)) if len(np.unique(replica)) > 1 else (),
         time=tuple(_by_value(rounds, quarter)),
         execution=_by_execution(run, by_execution),
-        structured=_by_structure(run),
+        structured=structured,
         duration_s=float(end.max() - begin.min()) if there.any() else 0.0,
         failed_share=failed[0],
         failed_share_interval=failed[1],
@@ -423,7 +428,7 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
         shares=_shares(labelled, labels[known], quarter[known]),
         **loops,
         **strata_of(*cells_of(run)),
-        **text_groups(run, by_text),
+        **text_groups(run),
         **_aux_ratio(run.chains),  # last, because the sums of chains may still be queried
     )
 
@@ -439,13 +444,6 @@ def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
     rounds, power = run.rounds_of(buckets, run.requests.codes(buckets)), whole(buckets, "bucket")
     for exponent in np.unique(power[rounds.rounds > 0]).tolist():
         yield group_of(f"{range_name(exponent)}{unit}", rounds.where(power == exponent))
-
-
-def _by_temperature(run: Sums) -> Iterator[Group]:
-    rounds = run.rounds
-    degrees = run.requests.temperature[rounds.request]
-    for temperature in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
-        yield group_of(f"{temperature:g}", rounds.where(degrees == temperature))
 
 
 def _shares(
@@ -490,14 +488,3 @@ def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
     ran = np.asarray(clusters.column("execution").to_pylist(), dtype=np.str_)
     there = sorted(set(ran) & set(run.shape.executions))
     return tuple(group_of(execution, rounds.where(ran == execution)) for execution in there)
-
-
-def _by_structure(run: Sums) -> tuple[Group, ...]:
-    if not run.structured.any():
-        return ()
-    touched = np.zeros(len(run.requests), dtype=np.bool_)
-    touched[run.rounds.request[run.structured > 0]] = True
-    mine = touched[run.rounds.request]
-    both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
-    parts = [(name, run.rounds.where(some)) for name, some in both]
-    return tuple(group_of(name, rounds) for name, rounds in parts if len(rounds))

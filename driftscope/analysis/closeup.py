@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.query_engine import Codes, Matrix, floats, in_order, whole
-from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table
+from driftscope.analysis.query.query_engine import Codes, floats, in_order, whole
+from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Tables, table
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import first_line
 from driftscope.errors import DamagedTraceError
@@ -119,7 +119,20 @@ def timeline_of(tables: Tables, start_s: float, end_s: float) -> Timeline | None
     if not math.isfinite(start_s) or not math.isfinite(end_s):
         return None
     window = max((end_s - start_s) / BINS, SHORTEST_S)
-    counted = tables.engine.rows(_counts(start_s, window))
+    import ibis
+
+    rows = table(SERVED, "verify")
+    verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
+    kinds = ibis.cases(
+        (verified > 0, ibis.ifelse(accepted > 0, ACCEPTED, REJECTED)),
+        else_=rows.reason.fill_null(UNKNOWN),
+    )
+    place = ((rows.time_s - start_s) / window).floor().cast("int64")
+    windowed = rows.mutate(window=place, kind=kinds, tokens=accepted + 1)
+    by_kind = windowed.group_by("window", "kind").aggregate(
+        steps=lambda t: t.count(), tokens=lambda t: t.tokens.sum()
+    )
+    counted = tables.engine.rows(by_kind)
     at = np.clip(whole(counted, "window"), 0, BINS - 1)
     number, tokens = whole(counted, "steps"), whole(counted, "tokens")
     kind = np.asarray(counted.column("kind").to_pylist(), dtype=np.object_)
@@ -138,23 +151,6 @@ def timeline_of(tables: Tables, start_s: float, end_s: float) -> Timeline | None
             float(f"{token / n:.5g}") if n else None
             for token, n in zip(by_window(tokens, rounds), by_window(number, rounds), strict=True)
         ),
-    )
-
-
-def _counts(start_s: float, window_s: float) -> ir.Table:
-    """Return the number of decode steps by window and outcome."""
-    import ibis
-
-    rows = table(SERVED, "verify")
-    verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
-    kind = ibis.cases(
-        (verified > 0, ibis.ifelse(accepted > 0, ACCEPTED, REJECTED)),
-        else_=rows.reason.fill_null(UNKNOWN),
-    )
-    window = ((rows.time_s - start_s) / window_s).floor().cast("int64")
-    windowed = rows.mutate(window=window, kind=kind, tokens=accepted + 1)
-    return windowed.group_by("window", "kind").aggregate(
-        steps=lambda t: t.count(), tokens=lambda t: t.tokens.sum()
     )
 
 
@@ -183,13 +179,6 @@ ONE_BY_ONE = 1_000_000
 """Number of chains in a run above which the chains of single requests are found by their steps."""
 
 
-def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
-    """Return the decode steps of the requests with these names, on any replica."""
-    rows = table("verify")
-    rounds = tables.engine.rows(_rows_of_requests(rows, names).select(*ROUND_COLUMNS))
-    return in_order(rounds, "time_s", "replica", "request", "position")
-
-
 def chains_of_requests(
     tables: Tables, names: Sequence[str], drafted_in: NDArray[np.int64], chains: int
 ) -> pa.Table:
@@ -211,7 +200,12 @@ def chains_of_requests(
     for derived in tables.parts:
         tables.use(derived)
         try:
-            parts.append(_restored(tables.engine.rows(query), derived))
+            found = tables.engine.rows(query)
+            # With the list columns that their files leave out.
+            there = found.drop_columns([name for name, _ in derived])
+            metadata = {DERIVED_KEY: strict_json.dumps(dict(derived)).encode()}
+            restored = restore(there.replace_schema_metadata(metadata))
+            parts.append(restored.select(found.column_names).replace_schema_metadata(None))
         except ValueError as error:
             raise DamagedTraceError(
                 f"{tables.path}: a draft file lacks columns that others are made from "
@@ -219,14 +213,6 @@ def chains_of_requests(
             ) from error
     recorded_chains = pa.concat_tables(parts, promote_options="permissive")
     return in_order(recorded_chains, "time_s", "replica", "request", "position")
-
-
-def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
-    """Return the rows with the list columns that their files leave out."""
-    there = rows.drop_columns([name for name, _ in derived])
-    metadata = {DERIVED_KEY: strict_json.dumps(dict(derived)).encode()}
-    whole_rows = restore(there.replace_schema_metadata(metadata))
-    return whole_rows.select(rows.column_names).replace_schema_metadata(None)
 
 
 def _rows_of_requests(rows: ir.Table, names: Sequence[str]) -> ir.Table:
@@ -344,55 +330,49 @@ def opened_of(
     `texts` has the kinds of text of the answers."""
     of_round, of_chain = requests.codes(rounds), requests.codes(chains)
     answers = dict(zip(requests.codes(texts).tolist(), texts.to_pylist(), strict=True))
-    return tuple(
-        _opened(
-            _name(requests, code),
-            rounds.take(np.flatnonzero(of_round == code)),
-            chains.take(np.flatnonzero(of_chain == code)),
-            answers.get(code),
+    out = []
+    for code in opened.tolist():
+        steps = rounds.take(np.flatnonzero(of_round == code))
+        recorded = chains.take(np.flatnonzero(of_chain == code))
+        shown = steps.slice(0, MAX_ROUNDS)
+        latest = {chain["position"]: chain for chain in recorded.to_pylist()}
+        position = whole(shown, "position").tolist()
+        found = [latest.get(place, {}) for place in position]
+        region, copied = regions_of(position, answers.get(code))
+        masses: dict[str, tuple[Floats | None, ...]] = {}
+        for column in MASSES:
+            if recorded.column(column).null_count == recorded.num_rows:
+                continue
+            lists = [(chain.get(column), int(chain.get("layers") or 1)) for chain in found]
+            by_layer = [
+                None if mass is None else np.asarray(mass).reshape(-1, max(layers, 1))
+                for mass, layers in lists
+            ]
+            masses[column] = tuple(
+                None if mass is None else _short(finite_mean(mass, axis=1).tolist(), 3)
+                for mass in by_layer
+            )
+        request = OpenedRequest(
+            request=_name(requests, code),
+            steps=steps.num_rows,
+            position=tuple(position),
+            verified=tuple(whole(shown, "verified").tolist()),
+            accepted=tuple(whole(shown, "accepted").tolist()),
+            reason=tuple(shown.column("reason").to_pylist()),
+            masses=masses,
+            fed_rms=tuple(
+                None if chain.get("fed_rms") is None else _short(chain["fed_rms"], 3)
+                for chain in found
+            ),
+            token_ids=tuple(
+                None if chain.get("token_ids") is None else tuple(map(int, chain["token_ids"]))
+                for chain in found
+            ),
+            region=region,
+            copied=copied,
         )
-        for code in opened.tolist()
-    )
-
-
-def _opened(
-    name: str, rounds: pa.Table, chains: pa.Table, answer: Mapping[str, Any] | None
-) -> OpenedRequest:
-    steps, rounds = rounds.num_rows, rounds.slice(0, MAX_ROUNDS)
-    latest = {chain["position"]: chain for chain in chains.to_pylist()}
-    position = whole(rounds, "position").tolist()
-    found = [latest.get(place, {}) for place in position]
-    region, copied = regions_of(position, answer)
-    return OpenedRequest(
-        request=name,
-        steps=steps,
-        position=tuple(position),
-        verified=tuple(whole(rounds, "verified").tolist()),
-        accepted=tuple(whole(rounds, "accepted").tolist()),
-        reason=tuple(rounds.column("reason").to_pylist()),
-        masses={
-            column: tuple(_mass(chain, column) for chain in found)
-            for column in MASSES
-            if chains.column(column).null_count < chains.num_rows
-        },
-        fed_rms=tuple(
-            None if chain.get("fed_rms") is None else _short(chain["fed_rms"], 3) for chain in found
-        ),
-        token_ids=tuple(
-            None if chain.get("token_ids") is None else tuple(map(int, chain["token_ids"]))
-            for chain in found
-        ),
-        region=region,
-        copied=copied,
-    )
-
-
-def _mass(chain: Mapping[str, Any], column: str) -> Floats | None:
-    """Return a mass of a chain by depth, averaged over layers; None if it has none."""
-    if chain.get(column) is None:
-        return None
-    by_layer = np.asarray(chain[column]).reshape(-1, max(int(chain["layers"]), 1))
-    return _short(finite_mean(by_layer, axis=1).tolist(), 3)
+        out.append(request)
+    return tuple(out)
 
 
 def _name(requests: Requests, code: int) -> str:
@@ -431,7 +411,10 @@ def closeup_of(run: Sums, steps: pa.Table) -> CloseUp:
     requests = run.requests
     n = len(run.requests)
     mine = run.rounds.request
-    count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
+    count, accepted = (
+        np.bincount(mine, weights=number, minlength=n).astype(np.float64)
+        for number in (run.rounds.rounds, run.rounds.accepted)
+    )
     # Growth of the hidden state and attention on the chain at the last depth, [requests] each.
     chains, drift = run.chains, []
     for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
@@ -454,7 +437,11 @@ def closeup_of(run: Sums, steps: pa.Table) -> CloseUp:
     else:
         opened = np.concatenate([chosen[:OPENED_EACH], chosen[-OPENED_EACH:]])
     sampled = np.unique(np.linspace(0, len(requests) - 1, min(len(requests), SAMPLED)).astype(int))
-    rounds = rounds_of_requests(run.tables, _names(requests, np.union1d(sampled, chosen)))
+    timed = _rows_of_requests(table("verify"), _names(requests, np.union1d(sampled, chosen)))
+    rounds = in_order(
+        run.tables.engine.rows(timed.select(*ROUND_COLUMNS)),
+        *("time_s", "replica", "request", "position"),
+    )
     chains = chains_of_requests(
         run.tables, _names(requests, opened), run.drafted_in[opened], int(run.recorded.sum())
     )
@@ -482,7 +469,3 @@ def _span(run: Sums) -> tuple[float, float]:
 def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:
     names: list[str] = requests.keys.column("request").take(codes).to_pylist()
     return names
-
-
-def _summed(of: Codes, values: NDArray[np.int64] | Matrix, n: int) -> Matrix:
-    return np.asarray(np.bincount(of, weights=values, minlength=n), dtype=np.float64)

@@ -471,14 +471,10 @@ def _plain(value: Any, key: str, colours: dict[str, str]) -> Any:
             return escaped(value, _CLIPPED[key])
         return colours.get(value[6:-1], value) if value.startswith("var(--") else value
     if isinstance(value, float):
-        return _rounded(value)
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {name: _plain(v, name, colours) for name, v in value.items() if name != "meta"}
     return [_plain(v, key, colours) for v in value] if isinstance(value, list | tuple) else value
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
 def escaped(raw: str, length: int) -> str:
@@ -503,23 +499,21 @@ def legend(made: go.Figure) -> list[Sign]:
     """Return the signs of the series, [] for a single one that needs no name."""
     shown = [trace for trace in made.data if trace.meta["tabled"]]
     meta = made.layout.meta
-    signs = [_sign(t) for t in shown] if len(shown) > 1 or meta["named"] else []
-    return signs + (
-        [Sign(name=meta["band"], colour=_paint("grid"), filled=True)] if meta["band"] else []
-    )
-
-
-def _sign(trace: Any) -> Sign:
-    if trace.type == "bar":
-        shape = trace.marker.pattern.shape or ""
-        return Sign(name=trace.name, colour=trace.marker.color, pattern=shape, filled=True)
-    if trace.stackgroup:
-        shape = trace.fillpattern.shape or ""
-        return Sign(name=trace.name, colour=trace.fillcolor, pattern=shape, filled=True)
-    marked = "markers" in trace.mode
-    return Sign(
-        name=trace.name,
-        colour=trace.line.color or trace.marker.color,
-        dash=trace.line.dash if "lines" in trace.mode else "",
-        marker=trace.marker.symbol if marked else "",
-    )
+    signs = []
+    for trace in shown if len(shown) > 1 or meta["named"] else ():
+        if trace.type == "bar" or trace.stackgroup:
+            bar = trace.type == "bar"
+            paint = trace.marker.color if bar else trace.fillcolor
+            shape = (trace.marker.pattern if bar else trace.fillpattern).shape or ""
+            signs.append(Sign(name=trace.name, colour=paint, pattern=shape, filled=True))
+            continue
+        sign = Sign(
+            name=trace.name,
+            colour=trace.line.color or trace.marker.color,
+            dash=trace.line.dash if "lines" in trace.mode else "",
+            marker=trace.marker.symbol if "markers" in trace.mode else "",
+        )
+        signs.append(sign)
+    if meta["band"]:
+        signs.append(Sign(name=meta["band"], colour=_paint("grid"), filled=True))
+    return signs

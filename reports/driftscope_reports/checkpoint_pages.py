@@ -27,8 +27,8 @@ from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS, TOP1
 from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS
 from driftscope.trace.manifest import BY_DEPTH
-from driftscope_reports.charts import Axis, Unit, bars, figure, line
-from driftscope_reports.model import Picture, Section, figures_of, section_html, table
+from driftscope_reports.charts import Axis, Unit, bars, figure, line, plain
+from driftscope_reports.model import Picture, Section, section_html, table
 from driftscope_reports.page import Content, framed, part, render
 from driftscope_reports.sections_inside import CLASSES, mass_areas, near_misses_picture
 
@@ -65,7 +65,7 @@ def _page(
                 *(card for _, card in cards),
                 *(section_html(section) for section in made),
             ],
-            figures=figures_of([picture for section in made for picture in section.pictures]),
+            figures={p.id: plain(p.chart) for section in made for p in section.pictures},
         )
     )
 

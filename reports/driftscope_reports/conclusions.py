@@ -15,7 +15,6 @@ from markupsafe import Markup
 from driftscope.analysis.number_words import listed, number
 from driftscope.analysis.replays import ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.case import Case
 from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, capital
 from driftscope.findings.first_screen import FirstScreen, State
 from driftscope.metrics.acceptance import MEAN_LENGTH
@@ -105,19 +104,18 @@ def split(headline: str) -> tuple[str, str]:
 def answers(screen: FirstScreen) -> Markup | None:
     """Return the answers in one line, which opens to their sentences, one line per topic; None
     without any."""
-    rows = [(_topic(topic), texts) for topic, texts in screen.lines if topic is not Topic.GROUND]
+    rows = []
+    for topic, texts in screen.lines:
+        term = _EXPLAINED.get(topic)
+        name = part("term", topic.words, _TERMS[term], topic.value) if term else topic.words
+        if topic is not Topic.GROUND:
+            rows.append((name, texts))
     known = [(*_MARKS[mark], topic, mark) for topic, mark in screen.marks if topic in _QUESTIONS]
     marks = [(sign, tone, f"{_QUESTIONS[topic]}: {mark}") for sign, tone, topic, mark in known]
     if not rows:
         return None
     in_short = macro(_TEMPLATE, "marks", marks)
     return part("fold", "answers", "Answers", in_short, macro(_TEMPLATE, "lines", rows))
-
-
-def _topic(topic: Topic) -> Markup | str:
-    if topic not in _EXPLAINED:
-        return topic.words
-    return part("term", topic.words, _TERMS[_EXPLAINED[topic]], topic.value)
 
 
 def findings(analysis: Analysis) -> Markup:
@@ -131,7 +129,7 @@ def findings(analysis: Analysis) -> Markup:
             "findings": group,
             "severity": _SEVERITY[group[0].severity or Severity.INFO],
             "advised": _advised(group, analysis.screen),
-            "confidence": max(group, key=_doubt).confidence,
+            "confidence": max((f.confidence for f in group), key=[*Trust].index),
         }
         for group in same
     ]
@@ -148,10 +146,6 @@ def findings(analysis: Analysis) -> Markup:
         (f"{shown}." if shown else "No findings."),
         content,
     )
-
-
-def _doubt(finding: Finding) -> int:
-    return list(Trust).index(finding.confidence)
 
 
 def _advised(group: Sequence[Finding], screen: FirstScreen) -> list[tuple[str, str]]:
@@ -191,7 +185,12 @@ def lead_picture(analysis: Analysis) -> Picture | None:
             for label, k in known
             if k > 0
         )
-        shade = _differing_depths(analysis.cases)
+        # The first and the last depth at which two runs differ by `driftscope compare`, with half a
+        # depth around them, unless they differ at every depth.
+        compared = [case.comparison for case in analysis.cases if case.comparison is not None]
+        depths = compared[0].apart_at if len(analysis.cases) == 2 and compared else ()
+        some = 0 < len(depths) < max(run.k for run in analysis.runs)
+        shade = (min(depths) - 0.5, max(depths) + 0.5) if some else None
         picture = marginal_acceptance(analysis.runs, marks=marks, y_most=1.0, shade=shade)
         return picture if shade is None else replace(picture, how=f"{picture.how} {_SHADED}")
     drawn = [trace for i, replay in enumerate(analysis.senders) if (trace := _bars(i, replay)).y]
@@ -210,19 +209,6 @@ def lead_picture(analysis: Analysis) -> Picture | None:
 
 
 _SHADED = "Depths at which the two runs differ are shaded."
-
-
-def _differing_depths(cases: Sequence[Case]) -> tuple[float, float] | None:
-    """Return the first and the last depth at which two runs differ by `driftscope compare`, with
-    half a depth around them; None if they differ at every depth or at none, and if there
-    are not two runs."""
-    compared = [case.comparison for case in cases if case.comparison is not None]
-    if len(cases) != 2 or not compared:
-        return None
-    depths = compared[0].apart_at
-    if not depths or len(depths) == max(case.run.k for case in cases):
-        return None
-    return min(depths) - 0.5, max(depths) + 0.5
 
 
 def _bars(index: int, replay: ReplaySummary) -> Any:

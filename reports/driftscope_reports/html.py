@@ -8,8 +8,8 @@ from driftscope.analysis.number_words import listed
 from driftscope.findings.finding import note
 from driftscope.pipeline import Analysis
 from driftscope_reports import conclusions
-from driftscope_reports.charts import has_values
-from driftscope_reports.model import Picture, Section, figures_of, section_html
+from driftscope_reports.charts import has_values, plain
+from driftscope_reports.model import Picture, Section, section_html
 from driftscope_reports.page import Content, framed
 from driftscope_reports.sections_compare import compare
 from driftscope_reports.sections_inside import confidence, drift, effect
@@ -77,6 +77,7 @@ def _page(analysis: Analysis, command: str | None) -> str:
         *(section_html(section, notes) for section in made),
         conclusions.terms(analysis.runs),
     ]
+    drawn = [*([lead] if lead else []), *(p for s in made for p in s.pictures)]
     content = Content(
         title=f"Drift report: {listed(analysis.labels)}",
         skip="Skip to the verdict",
@@ -86,7 +87,7 @@ def _page(analysis: Analysis, command: str | None) -> str:
             *((section.id, section.name) for section in made),
         ],
         main=main,
-        figures=figures_of([*([lead] if lead else []), *(p for s in made for p in s.pictures)]),
+        figures={picture.id: plain(picture.chart) for picture in drawn},
         stories=stories(analysis.runs),
     )
     return framed(content)

@@ -13,7 +13,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Finding
 from driftscope.metrics.definition import Definition
 from driftscope.trace.manifest import BY_DEPTH
-from driftscope_reports.charts import Axis, Unit, figure, is_number, legend, plain
+from driftscope_reports.charts import Axis, Unit, figure, is_number, legend
 from driftscope_reports.page import part
 
 
@@ -84,11 +84,6 @@ def picture_html(made: Picture) -> Markup:
     return part("figure", made, legend(made.chart), numbers)
 
 
-def figures_of(pictures: Sequence[Picture]) -> dict[str, Any]:
-    """Return the figures that the page's script draws, by the id of their picture."""
-    return {picture.id: plain(picture.chart) for picture in pictures}
-
-
 def table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -130,13 +125,19 @@ def number_rows(made: Any) -> tuple[list[str], list[list[str]], int]:
     same_x = all(tuple(trace.x or ()) == xs[: len(trace.x or ())] for trace in shown)
     if same_x and len(shown) <= MOST_COLUMNS and not any(trace.customdata for trace in shown):
         cells = [
-            [_x_words(x), *(_cell(trace, at, unit) for trace in shown)] for at, x in enumerate(xs)
+            [x if isinstance(x, str) else f"{x:.5g}", *(_cell(trace, at, unit) for trace in shown)]
+            for at, x in enumerate(xs)
         ]
         rows = [row for row in cells if any(cell not in ("–", "0") for cell in row[1:])]
         return [meta["x_title"], *(trace.name for trace in shown)], rows, 1
     noted = any(trace.customdata for trace in shown)
     rows = [
-        [trace.name, *([note] if noted else []), _x_words(x), _cell(trace, at, unit)]
+        [
+            trace.name,
+            *([note] if noted else []),
+            x if isinstance(x, str) else f"{x:.5g}",
+            _cell(trace, at, unit),
+        ]
         for trace in shown
         for at, (note, x) in enumerate(
             zip(trace.customdata or [""] * len(trace.x), trace.x, strict=True)
@@ -156,10 +157,6 @@ def _cell(trace: Any, at: int, unit: Unit) -> str:
     return f"{format_value(trace.y[at], unit)}{between}"
 
 
-def _x_words(x: float | str) -> str:
-    return x if isinstance(x, str) else f"{x:.5g}"
-
-
 def format_value(value: float | None, unit: Unit) -> str:
     """Return a value of a picture as the text of its table."""
     if not is_number(value):
@@ -174,24 +171,11 @@ def by_depth(runs: Sequence[RunSummary], traces: Sequence[Any], y_title: str, **
     return figure(traces, x_title=axis_name(runs), y_title=y_title, **how)
 
 
-def shares_by_depth(runs: Sequence[RunSummary], traces: Sequence[Any], y_title: str) -> Any:
-    """Return the figure of shares over depth."""
-    return by_depth(runs, traces, y_title, unit=Unit.SHARE)
-
-
 def by_run(runs: Sequence[RunSummary], parts: Sequence[str]) -> str:
     """Return one part per run: "72% (old) and 83% (new)"; without the name of a single run."""
     if len(runs) < 2:
         return "".join(parts)
     return listed([f"{part} ({run.label})" for part, run in zip(parts, runs, strict=True)])
-
-
-def at_depths(runs: Sequence[RunSummary], depth_figures: Sequence[tuple[int, str]]) -> str:
-    """Return a depth and a figure per run: "6: 57% (old) and 76% (new)", or a depth for each
-    run."""
-    if len({depth for depth, _ in depth_figures}) == 1:
-        return f"{depth_figures[0][0]}: {by_run(runs, [figure for _, figure in depth_figures])}"
-    return by_run(runs, [f"{depth}: {figure}" for depth, figure in depth_figures])
 
 
 def about(run: RunSummary, runs: Sequence[RunSummary], words: str) -> str:

@@ -66,14 +66,9 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(environment().get_template(template).render(**values))  # noqa: S704  escaped
 
 
-@cache
-def _module(template: str) -> Any:
-    return environment().get_template(template).module
-
-
 def macro(template: str, name: str, *values: Any, **named: Any) -> Markup:
     """Return what a macro of a template makes of these values."""
-    made: Markup = getattr(_module(template), name)(*values, **named)
+    made: Markup = getattr(environment().get_template(template).module, name)(*values, **named)
     return made
 
 

@@ -19,7 +19,7 @@ from driftscope.analysis.figures.attention_drift import (
 from driftscope.analysis.figures.calibration import CalibrationAtDepth
 from driftscope.analysis.figures.near_misses import NearMisses
 from driftscope.analysis.figures.results import ByDepth
-from driftscope.analysis.figures.verified_chains import WithinRequest, answers
+from driftscope.analysis.figures.verified_chains import answers
 from driftscope.analysis.number_words import (
     NOTHING,
     between_percent,
@@ -28,7 +28,7 @@ from driftscope.analysis.number_words import (
     percent,
     times,
 )
-from driftscope.analysis.statistics.intervals import Estimate, Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.strata import Answer as Relation
 from driftscope.analysis.statistics.strata import Association
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -64,12 +64,10 @@ from driftscope_reports.model import (
     Picture,
     Section,
     about,
-    at_depths,
     axis_name,
     by_depth,
     by_run,
     by_run_table,
-    shares_by_depth,
 )
 from driftscope_reports.page import part
 
@@ -80,7 +78,8 @@ def drift(analysis: Analysis) -> Section:
     """Return acceptance, masses and hidden state by depth."""
     runs = analysis.runs
     layers = [p for i, run in enumerate(runs) for p in _layers(i, run, runs)]
-    areas = [*_masses(runs), *layers]
+    areas = [_masses(i, run, runs) for i, run in enumerate(runs) if run.attention.by_layer]
+    areas += layers
     lines = [*_overlaid_masses(runs), *_hidden(runs)]
     inside = bool(areas or lines)
     missing = (
@@ -97,28 +96,23 @@ def drift(analysis: Analysis) -> Section:
         if found.distances is not None
     ]
     moved += _shifts(known, runs)
+    # In short: whether attention drifts and the hidden state grows.
+    found = [run.attention_drift for run in runs]
+    drifts = [_DRIFTS[drift.answer if drift else Answer.CANNOT_TELL] for drift in found]
+    conclusion = f"Attention drift over depth: {by_run(runs, drifts)}."
+    growth = [times(run.hidden.growth) for run in runs]
+    if any(factor != NOTHING for factor in growth):
+        conclusion += f" Hidden state: {by_run(runs, growth)}."
     return Section(
         id="drift",
         name="The drift picture",
         lead="Point at a depth, or press the arrow keys in a picture, to mark that depth in all "
         "pictures of this page.",
-        conclusion=_drift_conclusion(runs),
+        conclusion=conclusion,
         pictures=[*moved, *areas, *acceptance(runs), *lines],
         affects=("masses", "acceptance"),
         missing=missing,
     )
-
-
-def _drift_conclusion(runs: _Runs) -> str:
-    """Return in short whether attention drifts and the hidden state grows."""
-    known = [run.attention_drift for run in runs]
-    drifts = by_run(
-        runs, [_DRIFTS[drift.answer if drift else Answer.CANNOT_TELL] for drift in known]
-    )
-    growth = [times(run.hidden.growth) for run in runs]
-    if all(factor == NOTHING for factor in growth):
-        return f"Attention drift over depth: {drifts}."
-    return f"Attention drift over depth: {drifts}. Hidden state: {by_run(runs, growth)}."
 
 
 _DRIFTS = {Answer.DRIFT: "yes", Answer.NO_DRIFT: "no", Answer.CANNOT_TELL: "cannot tell"}
@@ -166,14 +160,28 @@ def acceptance(runs: _Runs) -> list[Picture]:
         )
         for i, run in enumerate(runs)
     ]
+    known, worst = [], []
+    for run in runs:
+        rates = [(r, d) for d, r in enumerate(run.acceptance.conditional, start=1) if r is not None]
+        if rates:
+            rate, depth = min(rates)
+            known.append(run)
+            worst.append((depth, percent(rate)))
+    title = f"Acceptance given the previous {axis_name(runs)}"
+    if len({depth for depth, _ in worst}) == 1:
+        at = f"{worst[0][0]}: {by_run(known, [share for _, share in worst])}"
+    else:
+        at = by_run(known, [f"{depth}: {share}" for depth, share in worst])
+    if worst:
+        title = f"The hardest {axis_name(runs)} is {at} are accepted at it"
     return [
         Picture(
             id="acceptance-conditional",
-            title=_conditional_title(runs),
+            title=title,
             how="Share of the rounds accepted up to the previous depth that are also accepted at "
             "this one. At large depths only a few easy rounds remain, which keep it high: judge by "
             "the marginal rate.",
-            chart=shares_by_depth(runs, conditional, "of rounds accepted so far"),
+            chart=by_depth(runs, conditional, "of rounds accepted so far", unit=Unit.SHARE),
             definitions=(CONDITIONAL,),
         ),
         *(_by_k(run, runs) for run in runs if run.acceptance.by_k),
@@ -209,22 +217,9 @@ def _by_k(run: RunSummary, runs: _Runs) -> Picture:
         how="Acceptance of the rounds that drafted each K. Lines may differ because K follows the "
         "batch size, or because other requests were served when K was changed: that is an effect "
         "of the traffic, not of K alone.",
-        chart=shares_by_depth([run], lines, "of rounds with this K"),
+        chart=by_depth([run], lines, "of rounds with this K", unit=Unit.SHARE),
         definitions=(MARGINAL, MEAN_LENGTH),
     )
-
-
-def _conditional_title(runs: _Runs) -> str:
-    measured_runs, worst = [], []
-    for run in runs:
-        known = [(r, d) for d, r in enumerate(run.acceptance.conditional, start=1) if r is not None]
-        if known:
-            rate, depth = min(known)
-            measured_runs.append(run)
-            worst.append((depth, percent(rate)))
-    if not worst:
-        return f"Acceptance given the previous {axis_name(runs)}"
-    return f"The hardest {axis_name(runs)} is {at_depths(measured_runs, worst)} are accepted at it"
 
 
 # ---- attention
@@ -241,31 +236,26 @@ _ON = {"prompt": "the prompt", "sink": "the sink"}
 """Names of classes in a sentence, if they differ."""
 
 
-def _mass(run: RunSummary, name: str) -> ByDepth | None:
-    mass: ByDepth | None = getattr(run.attention, f"{name}_mass")
-    return mass
-
-
-def _masses(runs: _Runs) -> list[Picture]:
-    """Return the masses by depth of each run that has any, as areas."""
-    return [
-        Picture(
-            id=f"attention-{i}",
-            title=_masses_title(run, runs),
-            how="Share of the drafter's attention on its own draft tokens (bottom), on verified "
-            "output, prompt and sink. Its own share grows by construction, because its tokens take "
-            f"the nearest places.{_NO_SINK if has_sink(run) is False else ''}",
-            chart=shares_by_depth(
-                [run],
-                mass_areas({name: _mass(run, name) for name in CLASSES}),
-                "share of attention",
-            ),
-            definitions=tuple(definition for _, definition, _ in CLASSES.values()),
-            hero=True,
+def _masses(index: int, run: RunSummary, runs: _Runs) -> Picture:
+    """Return the masses by depth of a run that has any, as areas."""
+    own, kind = run.attention.self_mass, run.manifest.query_kind
+    words = f"attention by {kind}"
+    if own is not None:
+        words = (
+            f"at {kind} {run.depths} the chain's own draft tokens get {percent(own[-1])} of the "
+            "attention"
         )
-        for i, run in enumerate(runs)
-        if run.attention.by_layer
-    ]
+    areas = mass_areas({name: getattr(run.attention, f"{name}_mass") for name in CLASSES})
+    return Picture(
+        id=f"attention-{index}",
+        title=about(run, runs, words),
+        how="Share of the drafter's attention on its own draft tokens (bottom), on verified "
+        "output, prompt and sink. Its own share grows by construction, because its tokens take "
+        f"the nearest places.{_NO_SINK if has_sink(run) is False else ''}",
+        chart=by_depth([run], areas, "share of attention", unit=Unit.SHARE),
+        definitions=tuple(definition for _, definition, _ in CLASSES.values()),
+        hero=True,
+    )
 
 
 _NO_SINK = " This drafter has no attention sink, so statements about sink loss do not apply."
@@ -288,17 +278,6 @@ def mass_areas(masses: Mapping[str, ByDepth | None]) -> list[Any]:
     return traces
 
 
-def _masses_title(run: RunSummary, runs: _Runs) -> str:
-    own = run.attention.self_mass
-    if own is None:
-        return about(run, runs, f"attention by {run.manifest.query_kind}")
-    words = (
-        f"at {run.manifest.query_kind} {run.depths} the chain's own draft tokens get "
-        f"{percent(own[-1])} of the attention"
-    )
-    return about(run, runs, words)
-
-
 def _overlaid_masses(runs: _Runs) -> list[Picture]:
     """Return the chain itself and the sink of all runs as lines, because stacked areas cannot be
     compared between runs; [] if fewer than two have masses."""
@@ -307,7 +286,11 @@ def _overlaid_masses(runs: _Runs) -> list[Picture]:
     out = []
     for name, read in _READ.items():
         words, definition, _ = CLASSES[name]
-        known = [(i, run, v) for i, run in enumerate(runs) if (v := _mass(run, name))]
+        known = [
+            (i, run, v)
+            for i, run in enumerate(runs)
+            if (v := getattr(run.attention, f"{name}_mass"))
+        ]
         drawn = [(i, run, v) for i, run, v in known if any(map(math.isfinite, v))]
         if not drawn:
             continue
@@ -321,7 +304,7 @@ def _overlaid_masses(runs: _Runs) -> list[Picture]:
                 id=f"masses-{name}",
                 title=f"Attention on {_ON.get(name, words)}: {listed(ends)}",
                 how=f"One of the classes above, with all runs in one picture. {read}",
-                chart=shares_by_depth(runs, lines, "share of attention"),
+                chart=by_depth(runs, lines, "share of attention", unit=Unit.SHARE),
                 definitions=(definition,),
             )
         )
@@ -350,7 +333,7 @@ def _layers(index: int, run: RunSummary, runs: _Runs) -> list[Picture]:
             title=about(run, runs, f"attention on the chain itself differs by layer; {most}"),
             how="One line per layer of the drafter: its share of attention on the chain's own "
             "draft tokens. If the lines are far apart, the mean over layers hides something.",
-            chart=shares_by_depth([run], lines, "on the chain itself"),
+            chart=by_depth([run], lines, "on the chain itself", unit=Unit.SHARE),
             definitions=(attention.SELF,),
         )
     ]
@@ -406,7 +389,15 @@ def _shifts(known: Sequence[tuple[int, RunSummary, AttentionDrift]], runs: _Runs
     drawn = [(i, run, found, found.near_shift) for i, run, found in known if found.near_shift]
     if not drawn:
         return []
-    lines = [_shift_line(i, run, values) for i, run, _, values in drawn]
+    lines = [
+        line(
+            run.label,
+            [_POINTS * estimate.value for estimate in estimates],
+            run=i,
+            intervals=[scaled(estimate.interval, _POINTS) for estimate in estimates],
+        )
+        for i, run, _, estimates in drawn
+    ]
     margin = _POINTS * MARGIN
     return [
         Picture(
@@ -427,12 +418,6 @@ def _shifts(known: Sequence[tuple[int, RunSummary, AttentionDrift]], runs: _Runs
     ]
 
 
-def _shift_line(index: int, run: RunSummary, estimates: Sequence[Estimate]) -> Any:
-    values = [_POINTS * estimate.value for estimate in estimates]
-    spreads = [scaled(estimate.interval, _POINTS) for estimate in estimates]
-    return line(run.label, values, run=index, intervals=spreads)
-
-
 # ---- hidden state
 
 _SIZES = (
@@ -445,14 +430,14 @@ _SIZES = (
         "The size of the state after the final norm, which should be flat.",
     ),
 )
-_Lines = Sequence[tuple[int, RunSummary, Sequence[float]]]
 
 
 def _hidden(runs: _Runs) -> list[Picture]:
     """Return the RMS by depth for each place where it was measured."""
     out = []
     for field, what, words in _SIZES:
-        known = _measured(runs, [getattr(run.hidden, field) for run in runs])
+        measured = [(i, run, getattr(run.hidden, field)) for i, run in enumerate(runs)]
+        known = [(i, run, values) for i, run, values in measured if values is not None]
         if known:
             ratios = [times(v[-1] / v[0] if v[0] else None) for _, _, v in known]
             names = [f" ({run.label})" if len(runs) > 1 else "" for _, run, _ in known]
@@ -476,11 +461,6 @@ def _hidden(runs: _Runs) -> list[Picture]:
     return out
 
 
-def _measured(runs: _Runs, values: Sequence[Sequence[float] | None]) -> _Lines:
-    found = enumerate(zip(runs, values, strict=True))
-    return [(i, run, v) for i, (run, v) in found if v is not None]
-
-
 # ---- what acceptance goes with
 
 
@@ -494,24 +474,19 @@ def effect(analysis: Analysis) -> Section:
             missing="Whether acceptance goes with the drafter's inside cannot be told: too little "
             "was measured inside the drafter.",
         )
+    parts = [(run.label, words) for run in runs for words in clauses(run.within_request)]
+    named = (f"{label}: {words}" if len(runs) > 1 else words for label, words in parts)
+    told = f"{capital('; '.join(named))}." if parts else _NO_EFFECT
     return Section(
         id="effect",
         name="What goes with acceptance",
-        conclusion=_effect_conclusion(runs),
+        conclusion=told,
         lead=CAVEAT,
         below=[_answers(runs), part("opens", "Definition", part("definitions", (WITHIN_REQUEST,)))],
     )
 
 
-def _effect_conclusion(runs: _Runs) -> str:
-    """Return the clauses that have an answer, or that none has."""
-    parts = [(run.label, words) for run in runs for words in clauses(run.within_request)]
-    if not parts:
-        return "Whether acceptance goes with anything inside the drafter cannot be told."
-    named = (f"{label}: {words}" if len(runs) > 1 else words for label, words in parts)
-    return f"{capital('; '.join(named))}."
-
-
+_NO_EFFECT = "Whether acceptance goes with anything inside the drafter cannot be told."
 _MEASURES = {
     attention.SELF.name: "attention on the chain",
     hidden.GROWTH.name: "growth of the state",
@@ -525,6 +500,10 @@ def _answers(runs: _Runs) -> Markup:
     for run in runs:
         for relation, answer in zip(run.within_request, answers(run.within_request), strict=True):
             alone, beyond = relation.alone, relation.beyond_confidence
+            # One standard deviation of the measure in words.
+            one_sd = NOTHING if alone is None else f"{_POINTS * alone.sd:.1f} points of attention"
+            if alone is not None and relation.measure == hidden.GROWTH.name:
+                one_sd = f"{math.expm1(alone.sd):.0%} more growth"
             rows.append(
                 [
                     run.label,
@@ -532,7 +511,7 @@ def _answers(runs: _Runs) -> Markup:
                     {"less": "accepts less", "more": "accepts more"}.get(answer, answer),
                     _in_points(alone),
                     _in_points(beyond),
-                    _one_sd(relation),
+                    one_sd,
                     f"{alone.clusters:,}" if alone else NOTHING,
                     f"{alone.wanted_clusters:,}"
                     if alone and answer == Relation.CANNOT_TELL
@@ -559,15 +538,6 @@ def _in_points(found: Association | None) -> str:
     return f"{_POINTS * found.per_sd:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-def _one_sd(relation: WithinRequest) -> str:
-    """Return one standard deviation of the measure in words."""
-    if relation.alone is None:
-        return NOTHING
-    if relation.measure == hidden.GROWTH.name:
-        return f"{math.expm1(relation.alone.sd):.0%} more growth"
-    return f"{_POINTS * relation.alone.sd:.1f} points of attention"
-
-
 _HEAD = (
     *("run", "depth", "tokens", "confidence", "accepted", "points apart", "temperature", "AUROC"),
     *("Brier", "calibration error", "of the chain"),
@@ -583,7 +553,15 @@ def confidence(analysis: Analysis) -> Section:
             name="The drafter's confidence",
             missing="Not applicable: no confidence of the drafter was recorded.",
         )
-    told = [_ends(run.confidence.calibration.by_depth) for run in runs]
+    # How far confidence is off at the first and the last depth, and how well it tells accepted
+    # tokens from rejected ones there.
+    told = []
+    for run in runs:
+        ends = [run.confidence.calibration.by_depth[at] for at in (0, -1)]
+        off = " to ".join(f"{100 * at.bias:+.0f}" for at in ends)
+        ranks = [number(at.auroc) for at in ends if at.auroc is not None]
+        rank = f", AUROC {' to '.join(ranks)}" if ranks else ""
+        told.append(f"{off} points{rank}")
     near = [(run, run.confidence.near_misses) for run in runs if run.confidence.near_misses]
     words = f" {near[0][1].words}" if len(near) == len(runs) == 1 and near[0][1] else ""
     drawn = []
@@ -610,7 +588,7 @@ def confidence(analysis: Analysis) -> Section:
                 "them, and how many were accepted, with the 95% interval of their difference. "
                 "Where the lines are apart, a confidence threshold means something else than it "
                 "says.",
-                chart=shares_by_depth(runs, drawn, "share"),
+                chart=by_depth(runs, drawn, "share", unit=Unit.SHARE),
                 definitions=(
                     *(TOP1, BIAS, TEMPERATURE, AUROC, BRIER, RELIABILITY, ECE, SURVIVAL_ECE),
                 ),
@@ -660,15 +638,6 @@ def _near_misses(analysis: Analysis) -> Markup | None:
     head = ("run", "chains that end at", "share", "95% interval")
     caption = "What rejected tokens came close to"
     return by_run_table(head, rows, caption=caption, runs=len(analysis.runs))
-
-
-def _ends(depths: Sequence[CalibrationAtDepth]) -> str:
-    """Return how far confidence is off at the first and the last depth, and how well it tells
-    accepted tokens from rejected ones there."""
-    off = " to ".join(f"{100 * at.bias:+.0f}" for at in (depths[0], depths[-1]))
-    ranks = [number(at.auroc) for at in (depths[0], depths[-1]) if at.auroc is not None]
-    rank = f", AUROC {' to '.join(ranks)}" if ranks else ""
-    return f"{off} points{rank}"
 
 
 def _around(at: CalibrationAtDepth) -> Interval | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from driftscope.analysis.closeup import NAMED_EACH, NamedRequest, OpenedRequest
+from driftscope.analysis.closeup import NAMED_EACH, NamedRequest
 from driftscope.analysis.number_words import (
     NOTHING,
     count,
@@ -91,7 +91,12 @@ def requests(analysis: Analysis) -> Section:
         )
     lengths = sorted(request.mean_length for *_, request in named)
     rows = rows_of(_COLUMNS, named)
-    kept = [at for at, (head, _) in enumerate(_COLUMNS) if _tells(head, [row[at] for row in rows])]
+    # Columns that tell something: not a single run's name or a single label repeated.
+    kept = []
+    for at, (head, _) in enumerate(_COLUMNS):
+        cells = {row[at] for row in rows}
+        if len(cells) > 1 if head in ("label", "run", "temperature") else cells != {NOTHING}:
+            kept.append(at)
     return Section(
         id="requests",
         name="Requests",
@@ -115,19 +120,15 @@ def requests(analysis: Analysis) -> Section:
 
 def stories(runs: tuple[RunSummary, ...]) -> list[dict[str, object]]:
     """Return what the page's script shows of each request that can be opened, by run."""
-    return [
-        {
-            "label": run.label,
-            "k": run.k,
-            "opened": [_story(request) for request in (run.closeup.opened if run.closeup else ())],
-        }
-        for run in runs
-    ]
-
-
-def _story(opened: OpenedRequest) -> dict[str, object]:
-    story = {field.name: getattr(opened, field.name) for field in fields(opened)}
-    return {**story, "masses": dict(opened.masses), "text": opened.text and asdict(opened.text)}
+    told = []
+    for run in runs:
+        opened = [
+            {field.name: getattr(request, field.name) for field in fields(request)}
+            | {"masses": dict(request.masses), "text": request.text and asdict(request.text)}
+            for request in (run.closeup.opened if run.closeup else ())
+        ]
+        told.append({"label": run.label, "k": run.k, "opened": opened})
+    return told
 
 
 def _requests_lead(runs: tuple[RunSummary, ...]) -> str:
@@ -149,14 +150,6 @@ def _requests_lead(runs: tuple[RunSummary, ...]) -> str:
     if kept:
         text = "Prompts and answers were kept, and opened requests show them."
     return f"{which} by tokens per round, worst first. Underlined requests can be opened. {text}"
-
-
-def _tells(name: str, cells: list[str]) -> bool:
-    """Return whether a column is informative: not a single run's name or a single label
-    repeated."""
-    if name in ("label", "run", "temperature"):
-        return len(set(cells)) > 1
-    return any(cell != NOTHING for cell in cells)
 
 
 def _request_name(index: int, run: RunSummary, request: NamedRequest) -> str:
@@ -358,6 +351,20 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "data": manifest.data_parallel,
         "pipeline": manifest.pipeline_parallel,
     }
+    # The captured layers, and who chose them if the run reports it.
+    captured = ", ".join(map(str, manifest.aux_layers))
+    captured += _CHOSEN.get(manifest.aux_layers_source or "", "") if captured else ""
+    states = run.hidden.aux_rms
+    captured = captured or (f"{len(states)}, indices not recorded" if states else "none")
+    sampling = f"one draft step in {manifest.every} recorded"
+    if manifest.budget is not None:
+        sampling = f"sampled so that the probe keeps within {percent(manifest.budget)} of the TPOT"
+    elif manifest.every == 1:
+        sampling = "every draft step recorded"
+    # The requests, and what they are worth if they are not independent of each other.
+    known, asked = run.independence, requests_of(run)
+    if known is not None and known.repeated and known.design_effect is not None:
+        asked += f"; design effect {number(known.design_effect)}"
     if manifest.witness != AGREES:
         witnessed = manifest.witness or NOTHING
     else:
@@ -371,11 +378,11 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "target": _model(manifest.target),
         "drafter": _model(manifest.drafter),
         "norm flags": ", ".join(flags) or "none",
-        "captured target layers": _captured(run),
+        "captured target layers": captured,
         "drafter's tokens": _DRAFTED.get(manifest.draft_sampling or "", NOTHING),
         "rule of verification": manifest.verification or NOTHING,
         "K": f"{manifest.k}",
-        "requests": _requests_words(run),
+        "requests": asked,
         "hardware": manifest.hardware or NOTHING,
         "attention backend": manifest.attention_backend,
         "masses by": _STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy),
@@ -385,7 +392,7 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         )
         or NOTHING,
         "meaning of depth": NOTHING if manifest.query_kind == BY_DEPTH else manifest.query_kind,
-        "sampling": _sampling(manifest),
+        "sampling": sampling,
         "first chain, computed twice": witnessed,
         "chains": f"{recording.chains:,} recorded, {about}{recording.verified_chains:,} verified",
         "rows dropped": f"{recording.dropped:,}",
@@ -406,25 +413,6 @@ def _model(model: Model | None) -> str:
     return f"{model.name} ({model.architecture}, {model.dtype}, {config})"
 
 
-def _requests_words(run: RunSummary) -> str:
-    """Return the requests, and what they are worth if they are not independent of each other."""
-    known = run.independence
-    if known is None or not known.repeated or known.design_effect is None:
-        return requests_of(run)
-    return f"{requests_of(run)}; design effect {number(known.design_effect)}"
-
-
-def _captured(run: RunSummary) -> str:
-    """Return the captured layers, and who chose them if the run reports it."""
-    manifest, states = run.manifest, run.hidden.aux_rms
-    if manifest.aux_layers:
-        chosen = _CHOSEN.get(manifest.aux_layers_source or "", "")
-        return ", ".join(map(str, manifest.aux_layers)) + chosen
-    if not states:
-        return "none"
-    return f"{len(states)}, indices not recorded"
-
-
 def _sink(manifest: Manifest) -> str:
     slots = manifest.sink_slots
     if manifest.sink_source == SINK_SOUGHT:
@@ -437,10 +425,3 @@ def _sink(manifest: Manifest) -> str:
     if slots == tuple(range(len(slots))):
         which = f"the first {count(len(slots), 'slot')}"
     return f"{which} ({manifest.sink_source})"
-
-
-def _sampling(manifest: Manifest) -> str:
-    every = manifest.every
-    if manifest.budget is not None:
-        return f"sampled so that the probe keeps within {percent(manifest.budget)} of the TPOT"
-    return "every draft step recorded" if every == 1 else f"one draft step in {every} recorded"

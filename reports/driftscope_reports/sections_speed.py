@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from markupsafe import Markup
 
@@ -109,26 +108,19 @@ def speed(analysis: Analysis) -> Section:
         caption = f"{name}What other policies would have served"
         rows = rows_of(POLICY_COLUMNS, case.advice.policies)
         made.append(table(head_of(POLICY_COLUMNS), rows, caption=caption))
+    means = by_run(runs, [milliseconds(run.latency.tpot_s) for run in runs])
+    lead = f"Mean time per output token: {means}."
+    if baseline is not None:
+        lead += f" The {baseline.label} takes {milliseconds(baseline.latency.tpot_s)}."
     return Section(
         id="speed",
         name="Speed",
-        lead=_speed_lead(runs, baseline),
+        lead=lead,
         pictures=pictures,
         below=made,
         affects=("speed",),
         missing=None if pictures else "No durations were recorded: not applicable.",
     )
-
-
-def _speed_lead(runs: _Runs, baseline: Baseline | None) -> str:
-    parts = [milliseconds(run.latency.tpot_s) for run in runs]
-    means = f"Mean time per output token: {by_run(runs, parts)}."
-    if baseline is None:
-        return means
-    return f"{means} The {baseline.label} takes {milliseconds(baseline.latency.tpot_s)}."
-
-
-_Predicted = tuple[int, RunSummary, Advice]
 
 
 def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
@@ -144,7 +136,16 @@ def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
     several = len(cases) > 1
     titles = [_in_short(run, a) if several else capital(answer(a)) for _, run, a in known]
     assumed = dict.fromkeys(assumption for _, _, advice in known for assumption in advice.assumed)
-    drawn = [_predicted(*time) for time in known]
+    drawn = [
+        line(
+            run.label,
+            [1000 * time.value if time.interval else None for time in advice.overall.tpot_s],
+            x=range(len(advice.overall.tpot_s)),
+            run=index,
+            intervals=[scaled(time.interval, 1000) for time in advice.overall.tpot_s],
+        )
+        for index, run, advice in known
+    ]
     if baseline is not None and baseline.latency.tpot_s is not None:
         ks = max(len(advice.overall.tpot_s) for _, _, advice in known)
         time = [1000 * baseline.latency.tpot_s] * ks
@@ -184,17 +185,6 @@ def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
             hero=True,
         )
     ]
-
-
-def _predicted(index: int, run: RunSummary, advice: Advice) -> Any:
-    tpot = advice.overall.tpot_s
-    return line(
-        run.label,
-        [1000 * time.value if time.interval else None for time in tpot],
-        x=range(len(tpot)),
-        run=index,
-        intervals=[scaled(time.interval, 1000) for time in tpot],
-    )
 
 
 def _in_short(run: RunSummary, advice: Advice) -> str:
@@ -327,14 +317,10 @@ def outcome_words(name: str) -> str:
     return f"no draft: {reason}{ON_PURPOSE if deliberate(name) else ''}"
 
 
-def _look(name: str, order: Sequence[str]) -> tuple[str, str]:
-    """Return the colour and the fill pattern of an outcome's bars."""
-    if name == ACCEPTED:
-        return "good", ""
-    if name == REJECTED:
-        return "high", "/"
-    colour = "same" if deliberate(name) else "apart"
-    return colour, ("-", "x", ".", "\\", "|")[order.index(name) % 5]
+_LOOKS = {ACCEPTED: ("good", ""), REJECTED: ("high", "/")}
+"""Colour and fill pattern of the bars of outcomes with a draft."""
+_PATTERNS = ("-", "x", ".", "\\", "|")
+"""Fill patterns of the other outcomes."""
 
 
 # ---- fallback
@@ -348,11 +334,19 @@ def fallback(analysis: Analysis) -> Section:
         for i, run in enumerate(runs)
         if run.closeup and run.closeup.timeline
     ]
+    rejected = by_run(runs, [percent(run.fallback.rejected_share) for run in runs])
+    words = f"Of the decode steps, {rejected} had a draft of which nothing was accepted"
+    lead = None
+    if any(run.fallback.undrafted for run in runs):
+        undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
+        words, lead = f"{words}, and {undrafted} had no draft.", _TWO
+    else:
+        words += "; every step had a draft."
     return Section(
         id="fallback",
         name="Fallback",
-        conclusion=_fallback_conclusion(runs),
-        lead=_TWO if any(run.fallback.undrafted for run in runs) else None,
+        conclusion=words,
+        lead=lead,
         pictures=[_timeline(*outcome, runs) for outcome in timed],
         below=[_counts(runs)],
         affects=("fallback",),
@@ -363,15 +357,6 @@ _TWO = "Rejected rounds and steps without a draft are different outcomes and are
 _DEFINITIONS = (definitions.REJECTED, definitions.UNDRAFTED)
 
 
-def _fallback_conclusion(runs: _Runs) -> str:
-    rejected = by_run(runs, [percent(run.fallback.rejected_share) for run in runs])
-    words = f"Of the decode steps, {rejected} had a draft of which nothing was accepted"
-    if not any(run.fallback.undrafted for run in runs):
-        return f"{words}; every step had a draft."
-    undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
-    return f"{words}, and {undrafted} had no draft."
-
-
 def _timeline(index: int, run: RunSummary, timeline: Timeline, runs: _Runs) -> Picture:
     windows = max(map(len, timeline.steps.values()), default=0)
     seconds, unit = unit_of(timeline.window_s * windows)
@@ -380,20 +365,29 @@ def _timeline(index: int, run: RunSummary, timeline: Timeline, runs: _Runs) -> P
     drawn = []
     for name in order:
         if sum(timeline.steps.get(name, ())) or name == ACCEPTED:
-            colour, pattern = _look(name, order)
+            colour, pattern = (
+                "same" if deliberate(name) else "apart",
+                _PATTERNS[order.index(name) % 5],
+            )
+            if name in _LOOKS:
+                colour, pattern = _LOOKS[name]
             counts = [float(n) for n in timeline.steps[name]]
             drawn.append(bars(outcome_words(name), middle, counts, colours=colour, pattern=pattern))
-    if timeline.window_s < 1:
-        length = f"{1000 * timeline.window_s:.3g} ms"
-    else:
-        length = (
-            f"{timeline.window_s:.3g} s"
-            if timeline.window_s < 120
-            else f"{timeline.window_s / 60:.3g} min"
-        )
+    length = f"{1000 * timeline.window_s:.3g} ms"
+    if timeline.window_s >= 1:
+        minutes = timeline.window_s / 60
+        length = f"{minutes:.3g} min" if minutes >= 2 else f"{timeline.window_s:.3g} s"
+    shares, title = run.fallback, "every decode step had a draft"
+    if shares.undrafted:
+        failed = shares.undrafted - shares.deliberate
+        reasons = ((shares.deliberate, "on purpose"), (failed, "because it failed"))
+        parts = [f"{percent(n / shares.steps)} {words}" for n, words in reasons if n]
+        most = max(shares.by_reason, key=shares.by_reason.__getitem__)
+        reason = outcome_words(most).removeprefix("no draft: ").removesuffix(ON_PURPOSE)
+        title = f"no draft in {listed(parts)}; most often: {reason}"
     return Picture(
         id=f"fallback-{index}",
-        title=about(run, runs, _timeline_title(run)),
+        title=about(run, runs, title),
         how="Each bar is a window of time, divided by the outcomes of its decode steps. A block of "
         "one colour is a time in which something kept the drafter from working.",
         chart=figure(
@@ -408,21 +402,6 @@ def _timeline(index: int, run: RunSummary, timeline: Timeline, runs: _Runs) -> P
         note=f"{len(middle)} windows of {length} each, from {moment(timeline.start_s)}.",
         hero=True,
     )
-
-
-def _timeline_title(run: RunSummary) -> str:
-    shares = run.fallback
-    if not shares.undrafted:
-        return "every decode step had a draft"
-    failed = shares.undrafted - shares.deliberate
-    parts = [
-        f"{percent(n / shares.steps)} {words}"
-        for n, words in ((shares.deliberate, "on purpose"), (failed, "because it failed"))
-        if n
-    ]
-    most = max(shares.by_reason, key=shares.by_reason.__getitem__)
-    reason = outcome_words(most).removeprefix("no draft: ").removesuffix(ON_PURPOSE)
-    return f"no draft in {listed(parts)}; most often: {reason}"
 
 
 def _counts(runs: _Runs) -> Markup:

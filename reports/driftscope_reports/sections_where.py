@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.closeup import Timeline
-from driftscope.analysis.figures.change_points import ChangePoint, Changes
+from driftscope.analysis.figures.change_points import ChangePoint
 from driftscope.analysis.figures.requests import UNLABELLED
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import NOTHING, between, count, listed, number
@@ -36,17 +36,45 @@ _DRAWN = 12
 def where(analysis: Analysis) -> Section:
     """Return the course over time, a picture for each circumstance, and a table of labels."""
     runs = analysis.runs
-    labelled = any(segment.label != UNLABELLED for run in runs for segment in run.segments)
+    # The criterion by which the runs were split.
+    ways = dict.fromkeys(segment.by for run in runs for segment in run.segments)
+    split = " or ".join("workload label" if way == "label" else way for way in ways)
+    largest = [_by_size(run.segments)[:_DRAWN] for run in runs]
+    pictures = [
+        *_over_time(runs),
+        *_groups_drawn(runs, largest, "segments", capital(split), split, f"its {split}"),
+    ]
+    for field, *words in _CIRCUMSTANCES:
+        pictures += _groups_drawn(runs, [getattr(r.groups, field) for r in runs], field, *words)
+    if all(segment.label == UNLABELLED for run in runs for segment in run.segments):
+        return Section(
+            id="where", name="Where", pictures=pictures, affects=("segments",), missing=_NO_LABEL
+        )
+    lengths = {
+        run.label: [(s.mean_length, s.label) for s in run.segments if s.mean_length is not None]
+        for run in runs
+    }
+    lead = "The run split by workload label."
+    if (widest := _widest(lengths)) is not None:
+        label, low, high = widest
+        ends = f"{number(low[0])} tokens on {low[1]} and {number(high[0])} on {high[1]}"
+        lead = f"{f'{label}: rounds' if len(runs) > 1 else 'Rounds'} yield {ends}."
+    columns = ((split, lambda s: s.label), *SEGMENT_COLUMNS, *INSIDE_SEGMENTS)
+    rows = [
+        [run.label, *row]
+        for run in runs
+        for row in rows_of(columns, _by_size(run.segments)[:MAX_SEGMENTS])
+    ]
+    head = ["run", *head_of(columns)]
     rest = sum(max(len(run.segments) - MAX_SEGMENTS, 0) for run in runs)
-    missing = f"{rest:,} smaller segments are left out." if rest else None
     return Section(
         id="where",
         name="Where",
-        lead=_lead(runs) if labelled else None,
-        pictures=[*_over_time(runs), *_by_circumstance(runs)],
-        below=[_segments(runs)] if labelled else (),
+        lead=lead,
+        pictures=pictures,
+        below=[by_run_table(head, rows, caption="Segments of the workload", runs=len(runs))],
         affects=("segments",),
-        missing=missing if labelled else _NO_LABEL,
+        missing=f"{rest:,} smaller segments are left out." if rest else None,
     )
 
 
@@ -55,19 +83,6 @@ _NO_LABEL = (
     "(extra_args driftscope_label, or the header X-Driftscope-Label) to see which part of the "
     "traffic drifts."
 )
-
-
-def _lead(runs: _Runs) -> str:
-    lengths = {
-        run.label: [(s.mean_length, s.label) for s in run.segments if s.mean_length is not None]
-        for run in runs
-    }
-    widest = _widest(lengths)
-    if widest is None:
-        return "The run split by workload label."
-    label, low, high = widest
-    name = f"{label}: rounds" if len(runs) > 1 else "Rounds"
-    return f"{name} yield {number(low[0])} tokens on {low[1]} and {number(high[0])} on {high[1]}."
 
 
 _Named = tuple[float, str]
@@ -86,26 +101,9 @@ def _widest(by_run: Mapping[str, Sequence[_Named]]) -> tuple[str, _Named, _Named
 # ---- parts of the workload
 
 
-def _split_by(runs: _Runs) -> str:
-    """Return the criterion by which the runs were split."""
-    ways = dict.fromkeys(segment.by for run in runs for segment in run.segments)
-    return " or ".join("workload label" if way == "label" else way for way in ways)
-
-
 def _by_size(segments: Sequence[Segment]) -> list[Segment]:
     """Return segments, those with most rounds first."""
     return sorted(segments, key=lambda segment: (-segment.rounds, segment.label))
-
-
-def _segments(runs: _Runs) -> Markup:
-    columns = ((_split_by(runs), lambda s: s.label), *SEGMENT_COLUMNS, *INSIDE_SEGMENTS)
-    rows = [
-        [run.label, *row]
-        for run in runs
-        for row in rows_of(columns, _by_size(run.segments)[:MAX_SEGMENTS])
-    ]
-    head = ["run", *head_of(columns)]
-    return by_run_table(head, rows, caption="Segments of the workload", runs=len(runs))
 
 
 _CIRCUMSTANCES = (
@@ -122,16 +120,6 @@ _CIRCUMSTANCES = (
 in."""
 ENOUGH = 5
 """Fewest requests with which a group is drawn: with fewer, the interval is uninformative."""
-
-
-def _by_circumstance(runs: _Runs) -> Iterator[Picture]:
-    """Yield a picture of the segments, and of every circumstance in which some run has more than
-    one group."""
-    split = _split_by(runs)
-    largest = [_by_size(run.segments)[:_DRAWN] for run in runs]
-    yield from _groups_drawn(runs, largest, "segments", capital(split), split, f"its {split}")
-    for field, *words in _CIRCUMSTANCES:
-        yield from _groups_drawn(runs, [getattr(r.groups, field) for r in runs], field, *words)
 
 
 def _groups_drawn(
@@ -213,15 +201,8 @@ class _Course:
     index: int
     run: RunSummary
     timeline: Timeline
-    unit_s: float = 1.0
-
-    @property
-    def changes(self) -> Changes | None:
-        return self.run.changes
-
-    @property
-    def points(self) -> Sequence[ChangePoint]:
-        return self.changes.points if self.changes else ()
+    points: Sequence[ChangePoint]
+    unit_s: float
 
     def since(self, time_s: float) -> float:
         """Return a Unix time as a value of the axis."""
@@ -238,16 +219,27 @@ def _over_time(runs: _Runs) -> list[Picture]:
     if not known:
         return []
     seconds, unit = unit_of(max(t.window_s * len(t.tokens_per_round) for _, _, t in known))
-    courses = [_Course(index=i, run=run, timeline=t, unit_s=seconds) for i, run, t in known]
+    courses = [
+        _Course(
+            index=i,
+            run=run,
+            timeline=timeline,
+            points=run.changes.points if run.changes else (),
+            unit_s=seconds,
+        )
+        for i, run, timeline in known
+    ]
     several = len(runs) > 1
     since = "the start of each run" if several else clock(known[0][2].start_s)
-    all_changes = [course.changes for course in courses if course.changes]
+    all_changes = [run.changes for _, run, _ in known if run.changes]
     notes = []
     if any(changes.gradual for changes in all_changes):
         notes.append(
             "A slope over time fits better than a step: the moments approximate the slope."
         )
-    if any(_by_mix(point) for changes in all_changes for point in changes.points):
+    moved = [point for changes in all_changes for point in changes.points]
+    left = [(_same_mix(point), point.difference) for point in moved]
+    if any(same is not None and abs(same) < abs(whole) / 2 for same, whole in left):
         notes.append("Most of a change comes from a different mix of requests, see the numbers.")
     if any(changes.alike for changes in all_changes):
         notes.append(
@@ -259,7 +251,7 @@ def _over_time(runs: _Runs) -> list[Picture]:
     return [
         Picture(
             id="where-changes",
-            title=f"Over time: {_all_observed(courses, unit)}",
+            title=f"Over time: {_observed(courses, unit)}",
             how="Each point is a window of time; each line is the mean of the requests between two "
             "changes, with its 95% interval. A dotted line marks a change of acceptance at the "
             "same mix of requests: random orders of the same clusters of requests hardly ever show "
@@ -270,11 +262,19 @@ def _over_time(runs: _Runs) -> list[Picture]:
                 x_title=f"{unit} since {since}",
                 y_title="tokens per round",
                 axis=Axis.NUMBER,
-                marks=[mark for course in courses for mark in _marks(course, several)],
+                marks=[
+                    Mark(
+                        x=course.since(p.time_s),
+                        text=f"{f'{course.run.label}: ' if several else ''}"
+                        f"{number(p.before)} → {number(p.after)}",
+                    )
+                    for course in courses
+                    for p in course.points
+                ],
             ),
             definitions=(MEAN_LENGTH,),
             note=" ".join(notes) or None,
-            numbers=_level_numbers(courses) if any(c.changes for c in courses) else None,
+            numbers=_level_numbers(courses) if all_changes else None,
             hero=True,
         )
     ]
@@ -287,7 +287,7 @@ def _levels(course: _Course, several: bool) -> list[Any]:
     known = [(n, y) for n, y in enumerate(course.timeline.tokens_per_round) if y is not None]
     middle = [(n + 0.5) * window for n, _ in known]
     out = [points(f"{name}windows of time", middle, [y for _, y in known], run=course.index)]
-    for n, level in enumerate(course.changes.levels if course.changes else ()):
+    for n, level in enumerate(course.run.changes.levels if course.run.changes else ()):
         start, end = course.since(level.start_s), course.since(level.end_s)
         out.append(
             line(
@@ -303,50 +303,40 @@ def _levels(course: _Course, several: bool) -> list[Any]:
     return out
 
 
-def _marks(course: _Course, several: bool) -> list[Mark]:
-    name = f"{course.run.label}: " if several else ""
-    return [
-        Mark(x=course.since(p.time_s), text=f"{name}{number(p.before)} → {number(p.after)}")
-        for p in course.points
-    ]
-
-
-def _all_observed(courses: Sequence[_Course], unit: str) -> str:
-    """Return the observation, once if it is identical for all runs."""
-    observed = [_observed(course, unit) for course in courses]
-    if len(observed) < 2:
-        return observed[0]
-    if len(set(observed)) == 1:
+def _observed(courses: Sequence[_Course], unit: str) -> str:
+    """Return what changed in each run, once if it is identical for all runs."""
+    observed = []
+    for course in courses:
+        changes, points = course.run.changes, course.points
+        if changes is None:
+            look = (
+                "to look for a change" if course.run.seen_whole else "seen whole to tell a change"
+            )
+            words = f"too few requests {look}"
+        elif not points:
+            why = "chance" if changes.raw is None else "the mix of requests"
+            words = f"acceptance changes by no more than {why} explains"
+        else:
+            parts = [
+                f"{'falls' if point.difference < 0 else 'rises'} from {number(point.before)} to "
+                f"{number(point.after)} tokens per round after {course.since(point.time_s):.3g} "
+                f"{unit}"
+                for point in points
+            ]
+            words = f"acceptance {listed(parts)}"
+        observed.append(words)
+    if len(observed) > 1 and len(set(observed)) == 1:
         return f"{observed[0]} in {'both' if len(observed) == 2 else 'all'}"
-    return "; ".join(f"{c.run.label}, {words}" for c, words in zip(courses, observed, strict=True))
-
-
-def _observed(course: _Course, unit: str) -> str:
-    if course.changes is None:
-        whole = course.run.seen_whole
-        return (
-            f"too few requests {'to look for a change' if whole else 'seen whole to tell a change'}"
-        )
-    if not course.points:
-        why = "chance" if course.changes.raw is None else "the mix of requests"
-        return f"acceptance changes by no more than {why} explains"
-    parts = [
-        f"{'falls' if point.difference < 0 else 'rises'} from {number(point.before)} to "
-        f"{number(point.after)} tokens per round after {course.since(point.time_s):.3g} {unit}"
-        for point in course.points
+    named = [
+        f"{course.run.label}, {words}" for course, words in zip(courses, observed, strict=True)
     ]
-    return f"acceptance {listed(parts)}"
+    return "; ".join(named) if len(named) > 1 else observed[0]
 
 
 def _same_mix(point: ChangePoint) -> float | None:
     """Return the difference at the same mix of requests, or of labels if the requests determine
     none."""
     return point.same_mix if point.adjusted is None else point.adjusted
-
-
-def _by_mix(point: ChangePoint) -> bool:
-    left = _same_mix(point)
-    return left is not None and abs(left) < abs(point.difference) / 2
 
 
 def _level_numbers(courses: Sequence[_Course]) -> Markup:
@@ -363,7 +353,16 @@ def _level_numbers(courses: Sequence[_Course]) -> Markup:
     ]
     rows = []
     for course in courses:
-        for n, level in enumerate(course.changes.levels if course.changes else ()):
+        for n, level in enumerate(course.run.changes.levels if course.run.changes else ()):
+            change = [NOTHING] * 4
+            if n:
+                point = course.points[n - 1]
+                change = [
+                    _signed(point.difference, point.interval),
+                    _signed(_same_mix(point), point.adjusted_interval),
+                    _signed(point.anchored, point.anchored_interval),
+                    f"{point.p:.3f}",
+                ]
             rows.append(
                 [
                     course.run.label,
@@ -371,19 +370,10 @@ def _level_numbers(courses: Sequence[_Course]) -> Markup:
                     f"{level.requests:,}",
                     f"{level.rounds:,}",
                     f"{number(level.mean_length)}{between(level.interval)}",
-                    *(_change(course.points[n - 1]) if n else [NOTHING] * 4),
+                    *change,
                 ]
             )
     return table(head, rows, words=2, caption="Levels of acceptance over time")
-
-
-def _change(point: ChangePoint) -> list[str]:
-    return [
-        _signed(point.difference, point.interval),
-        _signed(_same_mix(point), point.adjusted_interval),
-        _signed(point.anchored, point.anchored_interval),
-        f"{point.p:.3f}",
-    ]
 
 
 def _signed(value: float | None, spread: Interval | None) -> str:
