@@ -454,18 +454,16 @@ class _Asked:
     rows: Codes
     """Requests, as indices, [compared]."""
 
-    def rounds(self) -> Matrix:
-        """Return the number of rounds of each answer, [compared]; NaN if it has none."""
-        return self._by_request(self.side.rounds.rounds)
-
     def answer_tokens(self) -> Matrix:
         """Return the length of each answer, [compared], or of what is left of it in a part of a
         run; NaN if it is not known."""
         if not self.side.is_part:
             return self.requests.output_tokens[self.rows]
-        return self._by_request(self.side.rounds.rounds + self.side.rounds.accepted)
+        return self.by_request(self.side.rounds.rounds + self.side.rounds.accepted)
 
-    def _by_request(self, values: NDArray[np.int64]) -> Matrix:
+    def by_request(self, values: NDArray[np.int64]) -> Matrix:
+        """Return a number of each answer, [compared], from those of the rows of rounds; NaN if it
+        has none."""
         out = np.full(len(self.requests), np.nan)
         out[self.side.rounds.request] = values
         return out[self.rows]
@@ -549,7 +547,8 @@ def _of_lengths(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference
     if not _lengths_differ(first, second, paired=paired):
         return
     rounds = [
-        float(np.nanmean(run.rounds()[there])) for run, there in zip((a, b), known, strict=True)
+        float(np.nanmean(run.by_request(run.side.rounds.rounds)[there]))
+        for run, there in zip((a, b), known, strict=True)
     ]
     factor = float(second.mean() / first.mean()), rounds[1] / rounds[0]
     if not (min(factor) > SAME_LENGTH or max(factor) < 1 / SAME_LENGTH):

@@ -122,42 +122,32 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
     busy = np.where(np.isfinite(on_gpu), on_gpu, floats(step, "draft_s") - probe_s)
     drafting = np.maximum(busy, 0.0)
     keys = k * (int(batch.max(initial=0)) + 1) + batch
-    cells = (
-        _cell(np.flatnonzero(steady & (keys == key)), k, batch, recorded, whole_s, drafting)
-        for key in np.unique(keys[steady])
-    )
-    return tuple(cell for cell in cells if cell is not None)
-
-
-def _cell(
-    mine: NDArray[np.int64],
-    k: NDArray[np.int64],
-    batch: NDArray[np.int64],
-    recorded: NDArray[np.bool_],
-    whole_s: NDArray[np.float64],
-    drafting: NDArray[np.float64],
-) -> StepCell | None:
-    plain = mine[~recorded[mine]]
-    chosen = plain if len(plain) >= MIN_STEPS else mine
-    if len(chosen) < MIN_STEPS:
-        return None
-    step_s, step_error_s = _median(whole_s[chosen])
-    draft_s, draft_error_s = _median(drafting[chosen])
-    if not 0 <= draft_s < step_s:
-        return None
-    groups = np.array_split(whole_s[chosen], GROUPS)
-    fitted, left = (float(np.median(np.concatenate(groups[at::2]))) for at in (0, 1))
-    return StepCell(
-        k=int(k[chosen[0]]),
-        batch=int(batch[chosen[0]]),
-        steps=len(chosen),
-        step_s=step_s,
-        step_error_s=step_error_s,
-        draft_s=draft_s if k[chosen[0]] else 0.0,
-        draft_error_s=draft_error_s if k[chosen[0]] else 0.0,
-        recorded=len(plain) < MIN_STEPS,
-        held_out=abs(left / fitted - 1.0) if fitted > 0 else None,
-    )
+    cells = []
+    for key in np.unique(keys[steady]):
+        mine = np.flatnonzero(steady & (keys == key))
+        plain = mine[~recorded[mine]]
+        chosen = plain if len(plain) >= MIN_STEPS else mine
+        if len(chosen) < MIN_STEPS:
+            continue
+        step_s, step_error_s = _median(whole_s[chosen])
+        draft_s, draft_error_s = _median(drafting[chosen])
+        if not 0 <= draft_s < step_s:
+            continue
+        groups = np.array_split(whole_s[chosen], GROUPS)
+        fitted, left = (float(np.median(np.concatenate(groups[at::2]))) for at in (0, 1))
+        cell = StepCell(
+            k=int(k[chosen[0]]),
+            batch=int(batch[chosen[0]]),
+            steps=len(chosen),
+            step_s=step_s,
+            step_error_s=step_error_s,
+            draft_s=draft_s if k[chosen[0]] else 0.0,
+            draft_error_s=draft_error_s if k[chosen[0]] else 0.0,
+            recorded=len(plain) < MIN_STEPS,
+            held_out=abs(left / fitted - 1.0) if fitted > 0 else None,
+        )
+        cells.append(cell)
+    return tuple(cells)
 
 
 def _median(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -195,32 +185,26 @@ def step_times(tables: Tables) -> StepTimes:
     counts = tables.engine.rows(steps())
     every = -(-total(counts, "steps") // STEPS_READ) or 1
     blocks = tables.engine.rows(steps_in_blocks(every))
+    # Median times of steps that drafted, without the probe's own time; a prefill is an outlier.
+    drew = whole(blocks, "chains") > 0
+    plain = drew & ~(floats(blocks, "recorded") > 0)
+    recorded = plain.sum() < ENOUGH_STEPS
+    times = [
+        (floats(blocks, name) - floats(blocks, "probe_s"))[drew if recorded else plain]
+        for name in ("step_s", "draft_s")
+    ]
+    known, cost = [values[np.isfinite(values)] for values in times], None
+    if all(map(len, known)):
+        step_s, draft_s = (float(np.median(values)) for values in known)
+        if 0 < draft_s < step_s:
+            cost = StepCost(step_s=step_s, draft_s=draft_s, recorded=bool(recorded))
     return StepTimes(
-        cost=_cost(blocks),
+        cost=cost,
         cells=cells_of(blocks),
         probe_s=float(sums(counts, "probe_s")[0]),
         step_s=float(sums(counts, "step_s")[0]),
         rows=blocks,
     )
-
-
-def _cost(step: pa.Table) -> StepCost | None:
-    """Return median times of steps that drafted, without the probe's own time; a prefill is an
-    outlier."""
-    drew = whole(step, "chains") > 0
-    plain = drew & ~(floats(step, "recorded") > 0)
-    recorded = plain.sum() < ENOUGH_STEPS
-    times = [
-        (floats(step, name) - floats(step, "probe_s"))[drew if recorded else plain]
-        for name in ("step_s", "draft_s")
-    ]
-    known = [values[np.isfinite(values)] for values in times]
-    if not all(map(len, known)):
-        return None
-    step_s, draft_s = (float(np.median(values)) for values in known)
-    if not 0 < draft_s < step_s:
-        return None
-    return StepCost(step_s=step_s, draft_s=draft_s, recorded=bool(recorded))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,20 +237,20 @@ def cells_of_runs(runs: Sequence[Sequence[StepCell]]) -> tuple[Cell, ...]:
     for run in runs:
         for cell in run:
             same[cell.k, cell.batch].append(cell)
-    return tuple(_mean(cells) for _, cells in sorted(same.items()))
-
-
-def _mean(cells: Sequence[StepCell]) -> Cell:
-    n = len(cells)
-    errors = [cell.step_error_s / cell.step_s for cell in cells]
-    return Cell(
-        k=cells[0].k,
-        batch=cells[0].batch,
-        runs=n,
-        verify_s=sum(cell.step_s - cell.draft_s for cell in cells) / n,
-        draft_s=sum(cell.draft_s for cell in cells) / n,
-        error=math.sqrt(sum(error**2 for error in errors)) / n,
-    )
+    made = []
+    for (k, batch), cells in sorted(same.items()):
+        n = len(cells)
+        errors = [cell.step_error_s / cell.step_s for cell in cells]
+        mean = Cell(
+            k=k,
+            batch=batch,
+            runs=n,
+            verify_s=sum(cell.step_s - cell.draft_s for cell in cells) / n,
+            draft_s=sum(cell.draft_s for cell in cells) / n,
+            error=math.sqrt(sum(error**2 for error in errors)) / n,
+        )
+        made.append(mean)
+    return tuple(made)
 
 
 def run_effect(runs: Sequence[Sequence[StepCell]]) -> float:
@@ -275,30 +259,22 @@ def run_effect(runs: Sequence[Sequence[StepCell]]) -> float:
     Runs of one K show it. Until there are some, it is the larger of RUN_EFFECT and the differences
     between tenths of a run: another run is no more similar to this one than another part of it is.
     """
-    squares = [
-        log**2 / 2 for a, b in combinations(runs, 2) if (log := _log_ratio(a, b)) is not None
-    ]
+    squares = []
+    for a, b in combinations(runs, 2):
+        # The mean log ratio of step times over batch sizes that both had with the same K.
+        there = {(cell.k, cell.batch): cell for cell in b}
+        both = [(cell, there[cell.k, cell.batch]) for cell in a if (cell.k, cell.batch) in there]
+        if both:
+            weights = [min(x.steps, y.steps) for x, y in both]
+            logs = [math.log(x.step_s / y.step_s) for x, y in both]
+            squares.append(float(np.average(logs, weights=weights)) ** 2 / 2)
     if not squares:
-        return max(RUN_EFFECT, _within([cell for run in runs for cell in run]))
+        # A median's error is the spread of tenths of a run over the root of their number.
+        cells = [cell for run in runs for cell in run]
+        spread = [math.sqrt(GROUPS) * cell.step_error_s / cell.step_s for cell in cells]
+        within = np.average(np.square(spread), weights=[cell.steps for cell in cells])
+        return max(RUN_EFFECT, float(np.sqrt(within)))
     return math.sqrt((RUN_EFFECT**2 + sum(squares)) / (1 + len(squares)))
-
-
-def _log_ratio(a: Sequence[StepCell], b: Sequence[StepCell]) -> float | None:
-    """Return the mean log ratio of the step times of two runs, over batch sizes that both had with
-    the same K; None if there is none."""
-    there = {(cell.k, cell.batch): cell for cell in b}
-    both = [(cell, there[cell.k, cell.batch]) for cell in a if (cell.k, cell.batch) in there]
-    if not both:
-        return None
-    steps = [min(x.steps, y.steps) for x, y in both]
-    return float(np.average([math.log(x.step_s / y.step_s) for x, y in both], weights=steps))
-
-
-def _within(cells: Sequence[StepCell]) -> float:
-    """Return how much tenths of a run differ: a median's error is their spread over the root of
-    their number."""
-    spread = [math.sqrt(GROUPS) * cell.step_error_s / cell.step_s for cell in cells]
-    return float(np.sqrt(np.average(np.square(spread), weights=[c.steps for c in cells])))
 
 
 FLOOR = 0.5
@@ -410,25 +386,23 @@ class CostModel:
         above = [c for c in self.cells if c.batch >= batch and c.tokens >= tokens]
         low = max((c.verify_s / self._off(c, error) for c in below), default=0.0)
         least = FLOOR * min(c.verify_s / self._off(c, error) for c in self.cells)
+        # Linear between measured K of the same batch size, else the nearest of them, scaled by the
+        # isotonic curve; without one, the curve.
+        same = sorted((c.tokens, c.verify_s) for c in self.cells if c.batch == batch)
+        guess = float(np.interp(tokens, *self.curve))
+        if same:
+            at, seconds = zip(*same, strict=True)
+            inside = float(np.interp(tokens, at, seconds))
+            nearest = min(max(tokens, at[0]), at[-1])
+            here, there = np.interp([tokens, nearest], *self.curve)
+            guess = float(inside * here / there)
         return _between_neighbours(
-            self._guess(batch, tokens),
+            guess,
             max(c.verify_s for c in below) if below else 0.0,
             min(c.verify_s for c in above) if above else math.inf,
             low=low or least,
             high=min((c.verify_s * self._off(c, error) for c in above), default=math.inf),
         )
-
-    def _guess(self, batch: int, tokens: float) -> float:
-        """Return the verification time: linear between measured K of the same batch size, else the
-        nearest of them, scaled by the isotonic curve; without one, the curve."""
-        same = sorted((c.tokens, c.verify_s) for c in self.cells if c.batch == batch)
-        if not same:
-            return float(np.interp(tokens, *self.curve))
-        at, seconds = zip(*same, strict=True)
-        inside = float(np.interp(tokens, at, seconds))
-        nearest = min(max(tokens, at[0]), at[-1])
-        here, there = np.interp([tokens, nearest], *self.curve)
-        return float(inside * here / there)
 
     def _draft(self, batch: int, k: int, error: float) -> Span:
         if not k:
@@ -457,9 +431,20 @@ def evened(model: CostModel) -> CostModel:
     The fastest of several measured K is often one whose run happened to be fast.
     """
     ks = model.measured_k
-    factors = {
-        k: _evening(model, low, high, k) for low, k, high in zip(ks, ks[1:], ks[2:], strict=False)
-    }
+    factors = {}
+    for low, k, high in zip(ks, ks[1:], ks[2:], strict=False):
+        share, offs, weights = (k - low) / (high - low), [], []
+        for batch, weight in model.mix:
+            left, here, right = (model.cell(batch, number) for number in (low, k, high))
+            if left and here and right:
+                line = (1 - share) * left.step_s + share * right.step_s
+                offs.append(math.log(here.step_s / line))
+                weights.append(weight)
+        runs = [max(c.runs for c in model.cells if c.k == number) for number in (k, low, high)]
+        own, *near = (model.between**2 / n for n in runs)
+        variance = own + (1 - share) ** 2 * near[0] + share**2 * near[1] + OFF_LINE**2
+        if offs:
+            factors[k] = math.exp(-own / variance * float(np.average(offs, weights=weights)))
     return replace(
         model,
         cells=tuple(
@@ -471,20 +456,6 @@ def evened(model: CostModel) -> CostModel:
             for cell in model.cells
         ),
     )
-
-
-def _evening(model: CostModel, low: int, high: int, k: int) -> float:
-    share, offs, weights = (k - low) / (high - low), [], []
-    for batch, weight in model.mix:
-        left, here, right = (model.cell(batch, number) for number in (low, k, high))
-        if left and here and right:
-            line = (1 - share) * left.step_s + share * right.step_s
-            offs.append(math.log(here.step_s / line))
-            weights.append(weight)
-    runs = [max(c.runs for c in model.cells if c.k == number) for number in (k, low, high)]
-    own, *near = (model.between**2 / n for n in runs)
-    whole = own + (1 - share) ** 2 * near[0] + share**2 * near[1] + OFF_LINE**2
-    return math.exp(-own / whole * float(np.average(offs, weights=weights))) if offs else 1.0
 
 
 def _between_neighbours(

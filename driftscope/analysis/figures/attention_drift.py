@@ -366,10 +366,12 @@ def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> di
     over layers; and whether they are `whole`: each query's masses are finite and sum to 1."""
     import ibis
 
-    whole = rows[DISTANCE_MASS].notnull()
+    flat = rows[DISTANCE_MASS]
+    whole = flat.notnull()
     by_layer: list[list[list[ir.FloatingColumn]]] = []
     for depth in range(shape.depths):
-        layers = [_bins(rows, depth * shape.layers + n, bins) for n in range(shape.layers)]
+        begins = [(depth * shape.layers + n) * bins for n in range(shape.layers)]
+        layers = [[flat[begin + at].cast("float64") for at in range(bins)] for begin in begins]
         by_layer.append(layers)
         for n, values in enumerate(layers):
             others = [_element(lists, shape, name, depth, n) for name in (SINK_MASS, NULL_MASS)]
@@ -385,12 +387,6 @@ def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> di
             mass = _mass(lists, shape, name, depth)
             columns[f"{name}_{depth}"] = ibis.ifelse(finite(mass).fill_null(False), mass, 0.0)
     return {**columns, "whole": whole}
-
-
-def _bins(rows: ir.Table, query: int, bins: int) -> list[ir.FloatingColumn]:
-    """Return the masses of one query, a depth in a layer."""
-    flat = rows[DISTANCE_MASS]
-    return [flat[query * bins + at].cast("float64") for at in range(bins)]
 
 
 def _element(lists: Elements, shape: Shape, name: str, depth: int, layer: int) -> Any:
@@ -450,7 +446,11 @@ def attention_drift(run: Sums, in_steps: bool) -> AttentionDrift | None:
     `in_steps` is what `look_at` returned."""
     if run.shape.depths < 2 or SELF_MASS not in run.chains.means:
         return None
-    edges = _edges(run)
+    # The first distance of each bin, if the bins separate the places that the chain takes.
+    edges, single = run.tables.manifest.distance_edges, tuple(range(run.shape.depths))
+    rising = all(a < b for a, b in pairwise(edges))
+    if DISTANCE_MASS in run.shape.absent or not rising or edges[: len(single)] != single:
+        edges = ()
     found = run.tables.of_parts(lambda derived: distances(run.shape, derived, len(edges), in_steps))
     unit = run.requests.units.unit[whole(found, "cluster")]
     number, at = np.unique(unit, return_inverse=True)
@@ -502,14 +502,3 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
             long_first=sums(table, "long_first"),
         ),
     )
-
-
-def _edges(run: Sums) -> tuple[int, ...]:
-    """Return the first distance of each bin; () if no chain has masses by distance, or if the bins
-    do not separate the places that the chain takes."""
-    edges = run.tables.manifest.distance_edges
-    single = tuple(range(run.shape.depths))
-    rising = all(a < b for a, b in pairwise(edges))
-    if DISTANCE_MASS in run.shape.absent or not rising or edges[: len(single)] != single:
-        return ()
-    return edges

@@ -216,12 +216,24 @@ def calibrations(rounds: Scored) -> Calibrations:
         if not mine.any():
             continue
         known = whole_chain[at]
-        survival = _error(product[known, at], rounds.accepted[known] > at)
+        kept, n = product[known, at], int(known.sum())
+        weights = (np.ones(n), kept, rounds.accepted[known] > at)
+        counted = [_counted(_bin_of(kept), weight, BINS) for weight in weights]
+        survival = calibration_error(*counted) or 0.0
         found.append(_at_depth(at + 1, sure[mine], hit[mine], cluster[mine], survival))
         bins += _bins(at + 1, sure[mine], hit[mine], cluster[mine])
+    kinds: list[CalibrationOfKind] = []
+    names = np.unique(rounds.kind).tolist()
+    for name in names if len(names) > 1 else ():
+        of = rounds.kind == name
+        mine = of[at_round]
+        if mine.sum() >= FEWEST_CLUSTERS * _GROUPS_LEAST:
+            wasted = 1.0 - float(rounds.accepted[of].sum() / rounds.drawn[of].sum())
+            base = _base(sure[mine], hit[mine], rounds.cluster[at_round][mine])
+            kinds.append(CalibrationOfKind(kind=name, wasted=wasted, **base))  # type: ignore[arg-type]
     return Calibrations(
         by_depth=tuple(found),
-        by_kind=tuple(_by_kind(rounds, at_round, sure, hit)),
+        by_kind=tuple(kinds),
         reliability=tuple(bins),
         shift=_shift(rounds, at_round, depth, sure - hit),
         trimmed=tuple(_trimmed(rounds)),
@@ -238,7 +250,18 @@ def _trimmed(rounds: Scored) -> Iterator[TrimmedAt]:
     for threshold in THRESHOLDS:
         sure = rounds.sure[whole_rounds] >= threshold
         first = np.minimum.accumulate(sure, axis=1).sum(axis=1)
-        number, all_verified = _cut(sure, accepted)
+        # The rounds that serve the tokens of each round if what is left of a draft after a cut is
+        # verified in the next one, and the draft tokens verified in them.
+        ahead = np.zeros((len(sure), depths + 1), dtype=np.int64)
+        for depth in range(depths - 1, -1, -1):
+            ahead[:, depth] = np.where(sure[:, depth], ahead[:, depth + 1] + 1, 0)
+        at, row = np.zeros(len(sure), dtype=np.int64), np.arange(len(sure))
+        number, all_verified = np.zeros(len(sure)), np.zeros(len(sure))
+        while (going := at <= accepted).any():
+            here = ahead[row, np.minimum(at, depths)]
+            number += going
+            all_verified += np.where(going, here, 0)
+            at = np.where(going, at + np.minimum(accepted - at, here) + 1, at)
         once = 1.0 + np.minimum(first, accepted)
         lengths = float(once.mean()), float((1.0 + accepted).sum() / number.sum())
         spread = intervals(ratio_of(*_sums(cluster, once, np.ones(len(once)))))
@@ -254,35 +277,12 @@ def _trimmed(rounds: Scored) -> Iterator[TrimmedAt]:
         )
 
 
-def _cut(sure: NDArray[np.bool_], accepted: Codes) -> tuple[Matrix, Matrix]:
-    """Return the number of rounds that serve the tokens of each round if what is left of a draft
-    after a cut is verified in the next one, and the draft tokens verified in them."""
-    depths = sure.shape[1]
-    ahead = np.zeros((len(sure), depths + 1), dtype=np.int64)
-    for depth in range(depths - 1, -1, -1):
-        ahead[:, depth] = np.where(sure[:, depth], ahead[:, depth + 1] + 1, 0)
-    at, row = np.zeros(len(sure), dtype=np.int64), np.arange(len(sure))
-    number, verified = np.zeros(len(sure)), np.zeros(len(sure))
-    while (going := at <= accepted).any():
-        here = ahead[row, np.minimum(at, depths)]
-        number += going
-        verified += np.where(going, here, 0)
-        at = np.where(going, at + np.minimum(accepted - at, here) + 1, at)
-    return number, verified
-
-
 def _counted(code: Codes, weight: Matrix | NDArray[np.bool_], least: int = 0) -> Matrix:
     return np.bincount(code, weight, least).astype(np.float64)
 
 
 def _bin_of(sure: Matrix) -> Codes:
     return np.minimum((sure * BINS).astype(np.int64), BINS - 1)
-
-
-def _error(sure: Matrix, hit: NDArray[np.bool_]) -> float:
-    """Return the calibration error of these tokens; 0 without any."""
-    sums = [_counted(_bin_of(sure), w, BINS) for w in (np.ones(len(sure)), sure, hit)]
-    return calibration_error(*sums) or 0.0
 
 
 def _sums(cluster: Codes, *columns: Matrix) -> list[Matrix]:
@@ -395,21 +395,6 @@ def _bins(
             accepted=float(hit[mine].mean()),
             accepted_interval=spread[0] if spread else None,
         )
-
-
-def _by_kind(
-    rounds: Scored, at_round: Codes, sure: Matrix, hit: NDArray[np.bool_]
-) -> Iterator[CalibrationOfKind]:
-    names = np.unique(rounds.kind).tolist()
-    for name in names if len(names) > 1 else ():
-        of = rounds.kind == name
-        mine = of[at_round]
-        if mine.sum() >= FEWEST_CLUSTERS * _GROUPS_LEAST:
-            yield CalibrationOfKind(
-                kind=name,
-                wasted=1.0 - float(rounds.accepted[of].sum() / rounds.drawn[of].sum()),
-                **_base(sure[mine], hit[mine], rounds.cluster[at_round][mine]),  # type: ignore[arg-type]
-            )
 
 
 def _shift(rounds: Scored, at_round: Codes, depth: Codes, off: Matrix) -> CalibrationShift | None:

@@ -156,7 +156,14 @@ class Elements:
             place = index if isinstance(index, int) else index.cast("int32")
             return self._table[name][place].cast("float64")
         if name == "generated_mass":
-            return self._complement(index)
+            import ibis
+
+            others = [self._table[other][index].cast("float64") for other in self._others]
+            if not self._careful:  # a row without the list has null or 0 here, which adds nothing
+                return ibis.greatest(1.0 - functools.reduce(operator.add, others), 0.0)
+            zero = [ibis.ifelse(other.isnull() | other.isnan(), 0.0, other) for other in others]
+            left = ibis.greatest(1.0 - sum(zero), 0.0)
+            return ibis.ifelse(self.there("generated_mass"), left, ibis.null("float64"))
         if name == "in_rms":
             import ibis
 
@@ -177,16 +184,6 @@ class Elements:
         while name in self._derived:
             name = self._derived[name]
         return name
-
-    def _complement(self, index: Index) -> ir.FloatingColumn:
-        import ibis
-
-        others = [self._table[name][index].cast("float64") for name in self._others]
-        if not self._careful:  # a row without the list has null or 0 here, which adds nothing
-            return ibis.greatest(1.0 - functools.reduce(operator.add, others), 0.0)
-        zero = [ibis.ifelse(other.isnull() | other.isnan(), 0.0, other) for other in others]
-        left = ibis.greatest(1.0 - sum(zero), 0.0)
-        return ibis.ifelse(self.there("generated_mass"), left, ibis.null("float64"))
 
 
 OPTIONAL = ("sink_mass", "null_mass", *AUX, DISTANCE_MASS)
@@ -421,20 +418,17 @@ def _presence_in_all(lists: Elements, shape: Shape) -> dict[str, Any]:
     return {**rows, "misfits": ibis.or_(ibis.literal(False), *misfit).sum()}
 
 
-def _total(value: ir.NumericValue, weight: Weight) -> ir.NumericScalar:
-    """Return the sum of all values times their weights; it takes half the time if all weights are
-    equal."""
-    return value.sum() * weight if isinstance(weight, float) else (value * weight).sum()
-
-
 def _quick(lists: Elements, shape: Shape, weight: Weight) -> dict[str, Any]:
     """Return the numerators alone: if all rows have a list, its elements weigh as much as the
     rows."""
-    return {
-        numerator(name, index): _total(lists.at(name, index), weight)
-        for name in shape.lists()
-        for index in range(shape.width(name))
-    }
+    out: dict[str, Any] = {}
+    for name in shape.lists():
+        for index in range(shape.width(name)):
+            value = lists.at(name, index)
+            # It takes half the time if all weights are equal.
+            even = isinstance(weight, float)
+            out[numerator(name, index)] = value.sum() * weight if even else (value * weight).sum()
+    return out
 
 
 def _careful(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:

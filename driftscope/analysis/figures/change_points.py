@@ -284,11 +284,16 @@ def _changes(series: Series, alpha: float) -> Changes | None:
     sides = zip(splits, parts[:-1], parts[1:], strict=True)
     # Both a line and one step have two levels to choose; the step also has its place.
     value, weight = adjusted / series.rounds, series.rounds
-    gradual = bool(
-        (weight * np.square(value - _line(series, value))).sum()
-        < (weight * np.square(value - _one_step(adjusted, weight))).sum()
-    )
-    fit = _line(series, value) if gradual else _one_step(adjusted, weight)
+    length = np.average(value, weights=weight)
+    since = series.start_s - np.average(series.start_s, weights=weight)
+    spread = (weight * since * since).sum()
+    slope = (weight * since * (value - length)).sum() / spread if spread > 0 else 0.0
+    line, one_step = np.asarray(length + slope * since), _one_step(adjusted, weight)
+    squares = [(weight * np.square(value - fit)).sum() for fit in (line, one_step)]
+    gradual = bool(squares[0] < squares[1])
+    fit = line if gradual else one_step
+    # The largest change of the requests as they came, each of them one of its own.
+    raw = _tested(replace(series, cluster=None), series.tokens, slice(0, n), random)
     return Changes(
         requests=n,
         points=tuple(_point(series, adjusted, before, after, at.p) for at, before, after in sides),
@@ -297,7 +302,9 @@ def _changes(series: Series, alpha: float) -> Changes | None:
         clusters=len(np.unique(series.clusters)),
         keyed=series.cluster is not None and series.keyed,
         autocorrelation=autocorrelation(adjusted - weight * fit, weight),
-        raw=_raw(series, adjusted, random),
+        raw=_point(series, adjusted, slice(0, raw.at), slice(raw.at, n), raw.p)
+        if raw is not None and raw.p <= ALPHA
+        else None,
     )
 
 
@@ -333,18 +340,6 @@ def _splits(
         if side.stop - side.start >= 2 * LEAST:
             deeper = _tested(series, adjusted, side, random)
             yield from _splits(series, adjusted, side, deeper, depth - 1, random, alpha)
-
-
-def _raw(series: Series, adjusted: Matrix, random: np.random.RandomState) -> ChangePoint | None:
-    """Return the largest change of the requests as they came."""
-    n = len(series.tokens)
-    requests = Requests(
-        tokens=series.tokens, rounds=series.rounds, cluster=np.arange(n), uneven=series.several_k
-    )
-    found = largest_split(requests, random)
-    if found is None or found.p > ALPHA:
-        return None
-    return _point(series, adjusted, slice(0, found.at), slice(found.at, n), found.p)
 
 
 def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: float) -> ChangePoint:
@@ -446,15 +441,6 @@ def _level(series: Series, part: slice) -> Level:
         mean_length=float(tokens.sum() / rounds.sum()),
         interval=spread[0] if spread else None,
     )
-
-
-def _line(series: Series, value: Matrix) -> Matrix:
-    weight, time = series.rounds, series.start_s
-    level = np.average(value, weights=weight)
-    t = time - np.average(time, weights=weight)
-    spread = (weight * t * t).sum()
-    slope = (weight * t * (value - level)).sum() / spread if spread > 0 else 0.0
-    return np.asarray(level + slope * t)
 
 
 def _one_step(tokens: Matrix, rounds: Matrix) -> Matrix:

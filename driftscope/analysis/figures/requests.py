@@ -141,7 +141,9 @@ def units_of(finished: pa.Table, at: Codes, requests: int, column: str | None = 
     )
     timed, prompts = _codes(of_time[0]), _codes(of_prompt[0])
     in_time = timed if _any_named(of_time[0]) else None
-    prompt = _repeated(names[PROMPT])
+    codes, known = _codes(names[PROMPT]), np.array([name is not None for name in names[PROMPT]])
+    repeat = known.any() and len(np.unique(codes[known])) < known.sum()
+    prompt = np.where(known, codes, -1) if repeat else None
     plain = Units(unit=prompts, noun=_noun(of_prompt[1]), seen=seen, in_time=in_time, prompt=prompt)
     if in_time is None:
         return plain
@@ -175,14 +177,6 @@ def _names(finished: pa.Table, column: str, at: Codes, requests: int) -> Names:
     if recorded is not None and recorded.null_count < len(recorded):
         out[at] = recorded.to_pylist()
     return out
-
-
-def _repeated(prompt: Names) -> Codes | None:
-    codes = _codes(prompt)
-    known = np.array([name is not None for name in prompt], dtype=np.bool_)
-    if not known.any() or len(np.unique(codes[known])) == known.sum():
-        return None
-    return np.where(known, codes, -1)
 
 
 def _any_named(names: Names) -> bool:
@@ -348,7 +342,13 @@ class Requests:
 def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
     """Return the requests of a run, including those that only other tables mention."""
     finished = tables.engine.rows(requests_that_finished())
-    keys = _distinct([finished, *mentions])
+    types = {"replica": pa.int64(), "request": pa.string()}
+    mentioned = [
+        pa.table({name: rows.column(name).cast(kind) for name, kind in types.items()})
+        for rows in (finished, *mentions)
+    ]
+    distinct = pa.concat_tables(mentioned).group_by([*types]).aggregate([])
+    keys = in_order(distinct, *types)
     at = index_of(finished, keys)
     labels = np.full(keys.num_rows, UNFINISHED, dtype=np.object_)
     labels[at] = pc.fill_null(finished.column("label"), UNLABELLED).to_pylist()
@@ -383,22 +383,6 @@ def evenly(requests: Codes, rows: NDArray[np.int64], most: int) -> Codes:
     they have no more than that."""
     every = max(1, -(-int(rows.sum()) // most))
     return requests[::every]
-
-
-def _distinct(tables: list[pa.Table]) -> pa.Table:
-    both = pa.concat_tables(
-        [
-            pa.table(
-                {
-                    "replica": table.column("replica").cast(pa.int64()),
-                    "request": table.column("request").cast(pa.string()),
-                }
-            )
-            for table in tables
-        ]
-    )
-    distinct = both.group_by(["replica", "request"]).aggregate([])
-    return in_order(distinct, "replica", "request")
 
 
 def index_of(table: pa.Table, keys: pa.Table, *, missing: int | None = None) -> Codes:

@@ -20,7 +20,6 @@ from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, table
 from driftscope.analysis.statistics.ratio import (
     Make,
     Ratio,
-    conditional_ratio,
     marginal_ratio,
     ratio_of,
     ratio_over,
@@ -305,7 +304,7 @@ class Rounds:
 
     def conditional_ratio(self) -> Ratio:
         """Return the conditional acceptance at each depth, [K], over clusters that have a round."""
-        return self.over_clusters(conditional_ratio, self.reached, self.at_risk)
+        return self.over_clusters(ratio_of, self.reached, self.at_risk)
 
 
 _SUMS = ("rounds", "verified", "histogram", "lengths", "exhausted")
@@ -438,13 +437,6 @@ class Side:
     def labelled(self, label: str) -> Side:
         """Return the rows of one label."""
         return self.of(np.array([name == label for name in self.labels], dtype=np.bool_))
-
-
-def side_of_rounds(rounds: Rounds, requests: Requests, *, is_part: bool = False) -> Side:
-    """Return the side of a run; rows of requests without a round are left out."""
-    rounds = rounds.where(rounds.rounds > 0)
-    labels = tuple(str(requests.labels[row]) for row in rounds.request.tolist())
-    return Side(rounds=rounds, labels=labels, requests=requests, is_part=is_part)
 
 
 def side_without_rounds(requests: Requests) -> Side:

@@ -36,7 +36,6 @@ from driftscope.analysis.figures.rounds import (
     over_buckets,
     reasons,
     rounds_of,
-    side_of_rounds,
     uncut_of,
 )
 from driftscope.analysis.number_words import count
@@ -86,12 +85,6 @@ def lifetimes(view: str) -> ir.Table:
         first_s=rows.time_s.min(),
         last_s=rows.time_s.max(),
     )
-
-
-@cache
-def ended_requests() -> ir.Table:
-    """Return the requests whose end was recorded, whatever conditions the run has."""
-    return table("request_all", "request").select(*REQUEST).distinct()
 
 
 @cache
@@ -199,7 +192,9 @@ def _lifetimes(tables: Tables) -> tuple[Lifetimes, pa.Table, tuple[float, float]
     np.fmax.at(server_end_s, server, floats(lived, "last_s"))
     met = tables.engine.rows(lifetimes("verify")) if tables.conditions else lived
     at = index_of(met, lived)
-    keys, ended = met.select(list(REQUEST)), tables.engine.rows(ended_requests())
+    # The requests whose end was recorded, whatever conditions the run has.
+    finished = table("request_all", "request").select(*REQUEST).distinct()
+    keys, ended = met.select(list(REQUEST)), tables.engine.rows(finished)
     lives = Lifetimes(
         start_s=floats(lived, "first_s")[at],
         last_s=floats(lived, "last_s")[at],
@@ -291,8 +286,12 @@ class Sums:
 
     @property
     def side(self) -> Side:
-        """Rounds by request, in the form in which runs are compared."""
-        return side_of_rounds(self.rounds, self.requests, is_part=self.slice is not None)
+        """Rounds of each request that has one, in the form in which runs are compared."""
+        rounds = self.rounds.where(self.rounds.rounds > 0)
+        labels = tuple(str(self.requests.labels[row]) for row in rounds.request.tolist())
+        return Side(
+            rounds=rounds, labels=labels, requests=self.requests, is_part=self.slice is not None
+        )
 
     def rounds_of(self, table: pa.Table, request: Codes) -> Rounds:
         """Return the rounds of a pass by request; its rows belong to `request`."""

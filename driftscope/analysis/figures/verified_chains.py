@@ -121,18 +121,6 @@ def done() -> ir.Table:
     return rows.select(*KEY, "verified", "accepted", "time_s")
 
 
-@cache
-def repeated_chains() -> ir.Table:
-    """Count the positions of a request that were drafted more than once."""
-    return _repeated(_kept(DRAWN, drawn()))
-
-
-@cache
-def repeated_rounds() -> ir.Table:
-    """Count the positions of a request that were verified more than once."""
-    return _repeated(_kept(DONE, done()))
-
-
 def verified_chains() -> ir.Table:
     """Return the rows stored under VERIFIED."""
     return _kept(VERIFIED, joined(repeated=False))
@@ -144,7 +132,10 @@ def _kept(name: str, rows: ir.Table) -> ir.Table:
     return ibis.table(rows.schema(), name=name)
 
 
-def _repeated(rows: ir.Table) -> ir.Table:
+@cache
+def _repeated(name: str) -> ir.Table:
+    """Count the positions of a request that were drafted, or verified, more than once."""
+    rows = _kept(name, drawn() if name == DRAWN else done())
     keys = rows.group_by(*KEY).aggregate(rows=lambda t: t.count())
     return keys.filter(keys.rows > 1).aggregate(keys=lambda t: t.count())
 
@@ -184,12 +175,6 @@ def _joined(chains: ir.Table, rounds: ir.Table) -> ir.Table:
 
 
 @cache
-def number_verified() -> ir.Table:
-    """Count the recorded chains whose round is in the run."""
-    return verified_chains().aggregate(chains=lambda t: t.count())
-
-
-@cache
 def by_execution(shape: Shape) -> ir.Table:
     """Sum verified chains by execution and request."""
     both = verified_chains()
@@ -213,7 +198,8 @@ def verification_of(run: Sums) -> Verification:
     if not run.recorded.any():
         return Verification(looked_at=0, verified=0, by_execution=None)
     rows = run.tables.engine.rows
-    verified = total(rows(number_verified()), "chains")
+    counted = verified_chains().aggregate(chains=lambda t: t.count())
+    verified = total(rows(counted), "chains")
     apart = verified and len(set(run.shape.executions)) > 1
     return Verification(
         looked_at=int(run.recorded[chain_sample(run)[0]].sum()),
@@ -234,8 +220,8 @@ def look_at(run: Sums, among: Codes | None = None) -> bool:
         engine.view(STEPS_LOOKED_AT, listed, listed.schema)
     engine.keep(DRAWN, drawn(steps is not None))
     engine.keep(DONE, done())
-    queries = (repeated_chains(), repeated_rounds())
-    engine.keep(VERIFIED, joined(any(whole(engine.rows(q), "keys").sum() for q in queries)))
+    repeated = (whole(engine.rows(_repeated(name)), "keys").sum() for name in (DRAWN, DONE))
+    engine.keep(VERIFIED, joined(any(repeated)))
     return steps is not None
 
 
@@ -372,10 +358,17 @@ def relations(
     `clusters` are those of all requests."""
     request = whole(chains, "cluster")
     unit = request if clusters is None else clusters[request]
-    measures = ((SELF.name, SELF_MASS, _own_mass), (GROWTH.name, FED, _log_growth))
-    for name, needed, measure in measures:
+    for name, needed in ((SELF.name, SELF_MASS), (GROWTH.name, FED)):
         if _recorded(chains, column(needed, 0)):
-            x = np.column_stack([measure(chains, index) for index in range(depths)])
+            x = np.column_stack([floats(chains, column(needed, at)) for at in range(depths)])
+            if needed == FED:
+                # The logarithm of the growth of what the query of each depth was fed; NaN where
+                # that is the reference itself.
+                first, fed = x[:, :1], x[:, FIRST_GROWN - 2 : depths - 1]
+                good = (first > 0) & (fed > 0)
+                grown = np.where(good, fed, 1) / np.where(good, first, 1)
+                x = np.full_like(x, np.nan)
+                x[:, FIRST_GROWN - 1 :] = np.where(good, np.log(grown), np.nan)
             yield WithinRequest(
                 measure=name,
                 alone=association(_rows(chains, x, (), unit), least_sd=LEAST_SD),
@@ -387,21 +380,6 @@ def relations(
 
 def _recorded(chains: pa.Table, name: str) -> bool:
     return name in chains.column_names and bool(np.isfinite(floats(chains, name)).any())
-
-
-def _own_mass(chains: pa.Table, index: int) -> Matrix:
-    return floats(chains, column(SELF_MASS, index))
-
-
-def _log_growth(chains: pa.Table, index: int) -> Matrix:
-    """Return the logarithm of the growth of what the query of this depth was fed; NaN where it is
-    the reference itself."""
-    if index + 1 < FIRST_GROWN:
-        return np.full(chains.num_rows, np.nan)
-    first, fed = floats(chains, column(FED, 0)), floats(chains, column(FED, index - 1))
-    good = (first > 0) & (fed > 0)
-    grown = np.where(good, fed, 1) / np.where(good, first, 1)
-    return np.asarray(np.where(good, np.log(grown), np.nan))
 
 
 def _rows(chains: pa.Table, x: Matrix, confidence: tuple[str, ...], unit: Codes) -> Rows:

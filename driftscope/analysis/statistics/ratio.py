@@ -400,11 +400,6 @@ def mean_interval(
     return spread[0] if spread else None
 
 
-def conditional_ratio(accepted: Matrix, at_risk: Matrix) -> Ratio:
-    """Return the conditional rate at each depth; sums are by cluster, [clusters, K]."""
-    return ratio_of(accepted, at_risk)
-
-
 def marginal_ratio(accepted: Matrix, at_risk: Matrix, verified: Matrix) -> Ratio:
     """Return the marginal rate at each depth; sums are by cluster, [clusters, K] each.
 

@@ -16,7 +16,7 @@ from driftscope.analysis.closeup import closeup_of
 from driftscope.analysis.condition_columns import WEIGHTS
 from driftscope.analysis.cost import StepTimes, step_times
 from driftscope.analysis.figures.attention_drift import attention_drift
-from driftscope.analysis.figures.chains import Chains, chains_in_buckets, denominator, numerator
+from driftscope.analysis.figures.chains import chains_in_buckets, denominator, numerator
 from driftscope.analysis.figures.change_points import changes_of
 from driftscope.analysis.figures.requests import Requests, evenly
 from driftscope.analysis.figures.results import (
@@ -50,7 +50,6 @@ from driftscope.analysis.query.record_views import (
     PART,
     REQUEST,
     Derived,
-    Tables,
     cut,
     numbered,
     table,
@@ -171,6 +170,17 @@ def _recording(run: Sums, checked: Verification, steps: StepTimes) -> Recording:
     some, verified = 0 < checked.looked_at < chains, checked.verified
     whole_rounds = int(run.rounds.lengths[:, list(run.shape.ks)].sum())
     stand_for = float(run.chains.weight.sum()) + run.shallower.weight
+    # The cost of the probe, all in. A worker's hooks and its steps come from the step rows, of
+    # which there may be a part only; what the statuses count covers the run and is scaled to that
+    # part, if they know the time of all steps.
+    overhead = None
+    if steps.step_s:
+        costs = [cost_of(s.source, s.probe_s, s.writer_s, s.step_s) for s in statuses]
+        engine_s, writer_s, all_s = outside_steps(costs)
+        share = min(1.0, steps.step_s / all_s) if all_s else 1.0
+        overhead = overhead_fraction(
+            steps.probe_s, share * engine_s, steps.step_s, share * writer_s
+        )
     return Recording(
         chains=chains,
         verified_chains=round(verified / checked.looked_at * chains) if some else verified,
@@ -180,29 +190,31 @@ def _recording(run: Sums, checked: Verification, steps: StepTimes) -> Recording:
         short_rounds=len(run.rounds) - whole_rounds,
         dropped=sum(sum(status.dropped.values()) for status in statuses),
         errors=sum(sum(status.errors.values()) for status in statuses),
-        overhead_fraction=_overhead(run.tables, steps),
+        overhead_fraction=overhead,
         sampling=chains / stand_for if stand_for else None,
         begun_before=0 if run.slice else run.begun_before,
     )
 
 
-def _overhead(tables: Tables, times: StepTimes) -> float | None:
-    """Return the cost of the probe, all in. A worker's hooks and its steps come from the step rows,
-    of which there may be a part only; what the statuses count covers the run and is scaled to that
-    part, if they know the time of all steps."""
-    costs = [cost_of(s.source, s.probe_s, s.writer_s, s.step_s) for s in tables.statuses]
-    if not times.step_s:
-        return None
-    engine_s, writer_s, all_s = outside_steps(costs)
-    share = min(1.0, times.step_s / all_s) if all_s else 1.0
-    return overhead_fraction(times.probe_s, share * engine_s, times.step_s, share * writer_s)
-
-
 def segments_of(run: Sums) -> tuple[Segment, ...]:
     """Return one segment per label, sorted by name. Requests that have not finished have no label
     that is known."""
-    labels = sorted(set(run.requests.labels[run.requests.finished].tolist()))
-    return tuple(_of_label(label, run) for label in labels)
+    found = []
+    for label in sorted(set(run.requests.labels[run.requests.finished].tolist())):
+        mine = run.requests.labels == label
+        chains = run.chains.of(mine)
+        fed, own = chains.means.get("fed_rms"), chains.over_layers("self_mass")
+        segment = _segment(
+            label,
+            "label",
+            run,
+            run.rounds.of(mine),
+            growth(fed.all().tolist()) if fed is not None and len(chains) else None,
+            float(own.all()[-1]) if own is not None and len(chains) else None,
+        )
+        times = [mean_s(values[mine]) for values in (run.requests.ttft_s, run.requests.tpot_s)]
+        found.append(replace(segment, requests=int(mine.sum()), ttft_s=times[0], tpot_s=times[1]))
+    return tuple(found)
 
 
 def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
@@ -237,18 +249,6 @@ def _updates(run: Sums) -> tuple[Update, ...]:
     return next((tuple(updates) for _, updates in sorted(updates_of(run.tables).items())), ())
 
 
-def _of_label(label: str, run: Sums) -> Segment:
-    mine = run.requests.labels == label
-    rounds = run.rounds.of(mine)
-    segment = _segment(label, "label", run, rounds, *_drift(run.chains.of(mine)))
-    return replace(
-        segment,
-        requests=int(mine.sum()),
-        ttft_s=mean_s(run.requests.ttft_s[mine]),
-        tpot_s=mean_s(run.requests.tpot_s[mine]),
-    )
-
-
 def _segment(
     name: str, by: str, run: Sums, rounds: Rounds, grown: float | None, own: float | None
 ) -> Segment:
@@ -272,16 +272,6 @@ def _segment(
 
 _Drift = tuple[float | None, float | None]
 """Growth of the state fed forward, and mass on the chain at the last depth."""
-
-
-def _drift(chains: Chains) -> _Drift:
-    if not len(chains):
-        return None, None
-    fed, own = chains.means.get("fed_rms"), chains.over_layers("self_mass")
-    return (
-        None if fed is None else growth(fed.all().tolist()),
-        None if own is None else float(own.all()[-1]),
-    )
 
 
 def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
@@ -388,25 +378,17 @@ def recut(
     their cluster, length, whether (1) or not (0) a miss ends them, and their number."""
     n = int(cluster.max(initial=-1)) + 1
     tokens = np.bincount(cluster, weights=runs * (matches + missed), minlength=n).astype(np.float64)
-    return tuple(_at(depth, cluster, matches, missed, runs, tokens) for depth in range(1, k + 1))
-
-
-def _at(
-    k: int,
-    cluster: Counts,
-    matches: Counts,
-    missed: Counts,
-    runs: Counts,
-    tokens: NDArray[np.float64],
-) -> LengthAtK:
-    """Return the acceptance length for `k`; `tokens` are those of each cluster, [clusters]."""
-    whole_rounds, left = np.divmod(matches, k + 1)
-    rounds = whole_rounds + np.where(missed > 0, 1, left > 0)
-    counts = np.bincount(cluster, weights=runs * rounds, minlength=len(tokens))
-    of_cluster = counts.astype(np.float64)
-    spread = ratio_intervals(tokens[:, None], of_cluster[:, None])
-    return LengthAtK(
-        k=k,
-        mean_length=float(tokens.sum() / of_cluster.sum()),
-        mean_length_interval=spread[0] if spread else None,
-    )
+    found = []
+    for depth in range(1, k + 1):
+        whole_rounds, left = np.divmod(matches, depth + 1)
+        counts = runs * (whole_rounds + np.where(missed > 0, 1, left > 0))
+        rounds = np.bincount(cluster, weights=counts, minlength=n).astype(np.float64)
+        spread = ratio_intervals(tokens[:, None], rounds[:, None])
+        found.append(
+            LengthAtK(
+                k=depth,
+                mean_length=float(tokens.sum() / rounds.sum()),
+                mean_length_interval=spread[0] if spread else None,
+            )
+        )
+    return tuple(found)

@@ -117,6 +117,12 @@ def independence_of(rounds: Rounds, units: Units) -> Independence:
     over_clusters = there.comparable_ratio()
     over_requests = there.ungrouped().comparable_ratio()
     some = len(there.request) > 0
+    clusters, correlation = there.by_cluster(), None
+    n = clusters.rounds.astype(np.float64)
+    if len(n) >= FEWEST_CORRELATED:
+        length = clusters.comparable_tokens()[:, 0] / n
+        if np.ptp(n) and np.ptp(length):
+            correlation = float(np.corrcoef(n, length)[0, 1])
     return Independence(
         noun=units.noun,
         clusters=len(np.unique(there.cluster)),
@@ -125,19 +131,8 @@ def independence_of(rounds: Rounds, units: Units) -> Independence:
         design_effect=design_effect(over_clusters, over_requests) if some else None,
         crossed=0 if there.crossed is None else len(np.unique(there.crossed)),
         seen=units.seen,
-        length_correlation=_length_correlation(there.by_cluster()),
+        length_correlation=correlation,
     )
-
-
-def _length_correlation(clusters: Rounds) -> float | None:
-    """Return the correlation of rounds and acceptance length, over rows that each have a round."""
-    n = clusters.rounds.astype(np.float64)
-    if len(n) < FEWEST_CORRELATED:
-        return None
-    length = clusters.comparable_tokens()[:, 0] / n
-    if np.ptp(n) == 0 or np.ptp(length) == 0:
-        return None
-    return float(np.corrcoef(n, length)[0, 1])
 
 
 _KEY = ("replica", "step", "request", "position")
