@@ -195,7 +195,8 @@ def findings_about(case: Case) -> list[Finding]:
             return [finding]
         found += [finding] if finding is not None else []
     if not case.run.seen_whole:
-        return [_of_parts(finding) for finding in found]
+        because = "most rounds are of requests that were not recorded whole"
+        return [replace(finding, confidence=Trust.LOW, because=because) for finding in found]
     return [_repeats_unseen(finding) for finding in found] if case.run.unseen else found
 
 
@@ -248,12 +249,6 @@ def _repeats_unseen(finding: Finding) -> Finding:
         confidence=Trust.MEDIUM if certain else finding.confidence,
         because=because,
     )
-
-
-def _of_parts(finding: Finding) -> Finding:
-    """Return a finding about a run most of whose rounds are of requests that it shows in part."""
-    because = "most rounds are of requests that were not recorded whole"
-    return replace(finding, confidence=Trust.LOW, because=because)
 
 
 def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:

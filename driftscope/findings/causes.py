@@ -360,16 +360,18 @@ def norm_flags(scene: Scene) -> Look:
     if normed and hidden.aux_rms is not None and hidden.aux_norm_rms is None:
         return settles("a norm before the fc is on, but no normalised captured state was recorded")
     if better:
-        mine, theirs = run.manifest.norm_flags, better.manifest.norm_flags
-        other = [n for n in sorted({*mine, *theirs}) if mine.get(n, False) != theirs.get(n, False)]
-    else:
-        other = []
-    if better and other:
-        differences = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
-        return settles(f"{differences}, unlike in {better.label}")
+        theirs = better.manifest.norm_flags
+        other = [
+            n for n in sorted({*flags, *theirs}) if flags.get(n, False) != theirs.get(n, False)
+        ]
+        if other:
+            differences = listed(
+                [f"{name} is {_on(flags.get(name, False))} here" for name in other]
+            )
+            return settles(f"{differences}, unlike in {better.label}")
     into, fed = _first(hidden.in_rms), _first(hidden.fed_rms)
-    swollen = None if not into or not fed or into / fed < SWOLLEN_ABOVE else into / fed
-    if not normed and swollen is not None:
+    swollen = into / fed if into and fed else 0.0
+    if not normed and swollen >= SWOLLEN_ABOVE:
         return supports(
             f"the RMS of the fc's output is {times(swollen)} that of the state fed forward from "
             "depth 1, and no norm before the fc is on: check fc_norm"
@@ -476,7 +478,8 @@ def between_fc_and_head(scene: Scene, what: str) -> Look:
     if better is None:
         return UNSEEN
     sure, theirs = _first(run.confidence.top1), _first(better.confidence.top1)
-    if not _same_input(run, better) or not sure or not theirs:
+    into = [_first(r.hidden.in_rms) for r in (run, better)]
+    if into[0] is None or into[1] is None or not _same(into[0], into[1]) or not sure or not theirs:
         return UNSEEN
     if sure < LESS_SURE * theirs:
         return supports(
@@ -582,17 +585,6 @@ def depths_trained(scene: Scene) -> Look:
     return Look(verdict=Verdict.OPEN, words=f"K is {scene.run.k}")
 
 
-def unseen(scene: Scene) -> Look:  # noqa: ARG001
-    """Return that nothing recorded bears on the cause."""
-    return UNSEEN
-
-
-def _same_input(run: RunSummary, better: RunSummary) -> bool:
-    """Whether the fc's output has the same RMS as in the better run."""
-    mine, theirs = _first(run.hidden.in_rms), _first(better.hidden.in_rms)
-    return mine is not None and theirs is not None and _same(mine, theirs)
-
-
 def _first(values: ByDepth | None) -> float | None:
     return values[0] if values and math.isfinite(values[0]) else None
 
@@ -628,8 +620,9 @@ class Cause:
     words: str
     check: str
     """Command or config field that confirms or excludes it."""
-    look: Callable[[Scene], Look] = unseen
-    """Function that looks in the run itself for evidence for or against it."""
+    look: Callable[[Scene], Look] | None = None
+    """Function that looks in the run itself for evidence for or against it; None if nothing
+    recorded bears on it."""
 
 
 NORM_FLAG = Cause(
@@ -758,7 +751,7 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
         better=case.reference if accepts_less(comparison) else None,
         same_prompts=comparison is not None and comparison.pairing != UNPAIRED,
     )
-    looked = [(cause, cause.look(scene)) for cause in CAUSES[loss]]
+    looked = [(cause, cause.look(scene) if cause.look else UNSEEN) for cause in CAUSES[loss]]
     by_verdict = {
         verdict: tuple(
             Suspect(

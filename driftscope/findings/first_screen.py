@@ -149,7 +149,13 @@ def first_screen_of(
     same and one surely pays, all of it is about that one.
     """
     told = [*answers, *(finding for finding in findings if finding.headline is not Headline.NEVER)]
-    paying = _paying(cases, answers)
+    # Answers that a drafter surely pays, the fastest first, where several were asked the same.
+    asked = {case.run.label for case in cases if case.replayed is not None}
+    sure = (Topic.PAYS, Answer.YES, Headline.MEASURED)
+    pays = [
+        a for a in answers if (a.topic, a.answer, a.headline) == sure and asked.issuperset(a.runs)
+    ]
+    paying = sorted(pays, key=lambda a: -(a.estimate or 0.0)) if len(asked) > 1 else []
     lead, about = min(told, key=_place), answers
     if paying:
         lead = paying[0]
@@ -188,20 +194,6 @@ def first_screen_of(
         several=several,
         marks=marks,
     )
-
-
-def _paying(cases: Sequence[Case], answers: Sequence[Finding]) -> list[Finding]:
-    """Return the answers that a drafter surely pays, the fastest first, where several were asked
-    the same; [] else."""
-    asked = {case.run.label for case in cases if case.replayed is not None}
-    pays = [
-        answer
-        for answer in answers
-        if (answer.topic, answer.answer, answer.headline)
-        == (Topic.PAYS, Answer.YES, Headline.MEASURED)
-        and asked.issuperset(answer.runs)
-    ]
-    return sorted(pays, key=lambda answer: -(answer.estimate or 0.0)) if len(asked) > 1 else []
 
 
 def _serve(cases: Sequence[Case], paying: Sequence[Finding]) -> Finding:
@@ -347,12 +339,29 @@ def _actions(
     better, runs = _better(lead), {case.run.label: case.run for case in cases}
     left = [finding for finding in findings if not _is_served(finding, runs)]
     if better is None or better[0] not in runs:
-        alone = _measured_next(cases[0].advice) if len(cases) == 1 else None
-        return _advised(subject, left) or (alone or _nothing_to_change(lead, answers),)
+        if advised := _advised(subject, left):
+            return advised
+        advice = cases[0].advice if len(cases) == 1 else None
+        words, step = (to_measure(advice), advice.choice.next) if advice else (None, None)
+        if advice and words and step and (step.guess or 0.0) >= WORTH_SAYING:
+            measure = f"{words}: `{advice.measure_command}`."
+            return (Finding(id="measure", topic=Topic.DO, advice=measure),)
+        # Nothing is to be changed; what to record for the first question without an answer.
+        record = next((answer.advice for answer in (lead, *answers) if answer.advice), "")
+        nothing = f"Nothing to change. {record}".strip()
+        return (Finding(id="nothing_to_change", topic=Topic.DO, advice=nothing),)
     if _other_drafting(cases, lead):
         switch = _switch(runs[better[0]], better[1], faster=lead.topic is Topic.PAYS)
     else:
-        switch = _same_drafting(*better)
+        # Neither drafter nor K makes one of the two runs better.
+        switch = Finding(
+            id="same_drafting",
+            topic=Topic.DO,
+            runs=(better[0],),
+            reference=better[1],
+            advice=f"{better[0]} and {better[1]} serve with the same drafter and K: find out what "
+            "else changed between them, such as the machine or an option of the server.",
+        )
     own = [finding for finding in left if finding.runs == (better[0],)]
     return (switch, *_advised(None, own))[:MOST_ACTIONS]
 
@@ -411,36 +420,6 @@ def _switch(run: RunSummary, other: str, *, faster: bool) -> Finding:
         else f"Try the drafter of {run.label} instead of that of {other}, and compare the time per "
         "token under your own load.",
     )
-
-
-def _same_drafting(better: str, other: str) -> Finding:
-    """Return that neither drafter nor K makes one of two runs better."""
-    return Finding(
-        id="same_drafting",
-        topic=Topic.DO,
-        runs=(better,),
-        reference=other,
-        advice=f"{better} and {other} serve with the same drafter and K: find out what else "
-        "changed between them, such as the machine or an option of the server.",
-    )
-
-
-def _measured_next(advice: Advice | None) -> Finding | None:
-    """Return which K to measure next; None if no K is guessed to be faster by enough."""
-    sentence = None if advice is None else to_measure(advice)
-    if advice is None or sentence is None or advice.choice.next is None:
-        return None
-    if (advice.choice.next.guess or 0.0) < WORTH_SAYING:
-        return None
-    return Finding(id="measure", topic=Topic.DO, advice=f"{sentence}: `{advice.measure_command}`.")
-
-
-def _nothing_to_change(lead: Finding, answers: Sequence[Finding]) -> Finding:
-    """Return that nothing is to be changed, and what to record for the first question that cannot
-    be answered, if there is one."""
-    record = next((answer.advice for answer in (lead, *answers) if answer.advice), "")
-    advice = f"Nothing to change. {record}".strip()
-    return Finding(id="nothing_to_change", topic=Topic.DO, advice=advice)
 
 
 def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
