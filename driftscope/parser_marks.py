@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from driftscope.unknown import Unknown
+from driftscope.errors import Unknown
 from driftscope.vocabulary import Region
 
 

@@ -18,8 +18,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import UnfitFileError, read_json
-from driftscope.errors import UnknownKindError, UsageError
-from driftscope.unknown import Unknown
+from driftscope.errors import Unknown, UnknownKindError, UsageError
 
 REPORT, COMPARISON, CHECK, ADVICE = "report", "comparison", "check", "advice"
 PROBE, REPLAY, WATCH = "probe", "replay", "watch"

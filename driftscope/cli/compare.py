@@ -63,7 +63,7 @@ def compare(
     if where is not None and (options.is_inspection(first) or both_replays(first, second)):
         raise UsageError("--where: only the rows of two run directories of a probe can be chosen")
     if options.is_inspection(first):
-        from driftscope.cli.inspection_baseline import compare_with_inspection
+        from driftscope.cli.gate_run import compare_with_inspection
 
         (name,) = labels_of([second], label)
         compare_with_inspection(

@@ -187,7 +187,7 @@ def _ask(
     """Ask the servers in turn, write the report, print the answer, and return the exit code."""
     from driftscope.cli.run_reports import write_reports
     from driftscope.cli.screens import replay as talk
-    from driftscope.cli.screens.pays import exit_code, say_answer
+    from driftscope.cli.screens.replay import exit_code, say_answer
     from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED
     from driftscope.pipeline import Inputs
     from driftscope.workloads.client.replay import require_answers

@@ -24,19 +24,12 @@ def watch(
             "listed, the worst first.",
         ),
     ],
-    scrape: Annotated[
-        bool,
-        typer.Option(
-            "--scrape",
-            help="Read the metrics that the engine publishes itself, even beside driftscope's.",
-        ),
-    ] = False,
     engine: Annotated[
         EngineName | None,
         typer.Option(
             metavar="ENGINE",
-            help="The engine whose own metrics to read: vllm, sglang, trtllm, llamacpp or "
-            "lmdeploy; without it, the first found.",
+            help="The engine whose own metrics to read, even beside driftscope's: vllm, sglang, "
+            "trtllm, llamacpp or lmdeploy; without it, the first found.",
         ),
     ] = None,
     interval: Annotated[
@@ -63,5 +56,4 @@ def watch(
     """
     from driftscope.cli.screens.watch import run
 
-    own = (engine,) if engine else tuple(EngineName) if scrape else ()
-    run(targets, interval_s=interval, window_s=window, once=once, as_json=as_json, own=own)
+    run(targets, interval_s=interval, window_s=window, once=once, as_json=as_json, own=engine)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from driftscope.boundary.json_document import INGESTED, text, written_names
-from driftscope.errors import UnknownKindError, UsageError
+from driftscope.errors import Unknown, UnknownKindError, UsageError, nearest_kind
 from driftscope.ingest import engines, prometheus, server_log, tools
 from driftscope.ingest.base import (
     REGISTERED,
@@ -20,7 +20,6 @@ from driftscope.ingest.base import (
     completed,
     open_result,
 )
-from driftscope.unknown import Unknown, nearest_kind
 
 _MODULES = (engines, prometheus, server_log, tools)
 """Modules that enter readers into REGISTERED."""

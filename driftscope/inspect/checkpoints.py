@@ -10,7 +10,7 @@ from typing import Any
 
 from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.json_document import written_property
-from driftscope.errors import CheckpointError
+from driftscope.errors import CheckpointError, Unknown, nearest_kind
 from driftscope.inspect.drafter_classes import (
     AUX_LAYERS,
     CLASSES,
@@ -36,7 +36,6 @@ from driftscope.inspect.files import (
     read_config,
     weight_pickles,
 )
-from driftscope.unknown import Unknown, nearest_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

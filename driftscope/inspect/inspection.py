@@ -15,6 +15,7 @@ from driftscope.errors import (
     EXIT_NO_DATA,
     EXIT_OK,
     EXIT_UNKNOWN,
+    Unknown,
 )
 from driftscope.inspect.checkpoints import (
     Sizes,
@@ -23,7 +24,7 @@ from driftscope.inspect.checkpoints import (
     sizes_of,
     with_tensors,
 )
-from driftscope.inspect.checks import config, layer_fields, mtp_heads, tensors, vocabulary, weights
+from driftscope.inspect.checks import config, layer_fields, tensors, vocabulary, weights
 from driftscope.inspect.checks.result import UNNAMED, Certainty, CheckResult, Inspected, Level
 from driftscope.inspect.checks.weights import HEAD_IS_TARGETS
 from driftscope.inspect.drafter_classes import Coverage, Family
@@ -31,7 +32,6 @@ from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.verdict import LESS_THAN_EXPECTED, MORE_WITH_TURNS, reaches
-from driftscope.unknown import Unknown
 
 Check = Callable[[Inspected], Iterator[CheckResult]]
 FOR_ANY_DRAFTER: tuple[Check, ...] = (
@@ -79,8 +79,8 @@ FOR_EAGLE1: tuple[Check, ...] = (
 )
 FOR_MTP: tuple[Check, ...] = (
     layer_fields.check_layer_fields,
-    mtp_heads.check_heads,
-    mtp_heads.check_quantization,
+    tensors.check_heads,
+    tensors.check_quantization,
 )
 FOR_PARALLEL: tuple[Check, ...] = (
     config.check_captured_layers,

@@ -20,6 +20,7 @@ from driftscope.errors import (
     NoDataError,
     PeerError,
     TelemetryError,
+    Unknown,
     UnknownKindError,
     UsageError,
 )
@@ -55,7 +56,6 @@ from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import read_rows
 from driftscope.trace.segments import segments, source_of
 from driftscope.trace.status import Status, read_statuses
-from driftscope.unknown import Unknown
 from driftscope.vocabulary import EngineName
 
 T = TypeVar("T")
@@ -227,7 +227,7 @@ class FollowedEndpoint:
     TelemetryError, and UnknownKindError for a page of something else.
 
     It shows driftscope's metrics, or the engine's own if the page has no others, if there are
-    several pages, or if `own` asks for them. User and password in a URL are sent in its
+    several pages, or if `own` names it. User and password in a URL are sent in its
     Authorization header and are never shown. `page`: the engine's own metrics, None if driftscope's
     are followed.
     """
@@ -235,10 +235,10 @@ class FollowedEndpoint:
     over: bool = False
     budget: float | None = None
 
-    def __init__(self, *urls: str, own: Sequence[EngineName] = ()) -> None:
+    def __init__(self, *urls: str, own: EngineName | None = None) -> None:
         bases = (url.rstrip("/") for url in urls)
         self._urls = [url if url.endswith("/metrics") else f"{url}/metrics" for url in bases]
-        self._own = own
+        self._own, self._engines = own is not None, [own] if own else list(EngineName)
         self.page: EnginePage | None = None
         self.look()
 
@@ -248,7 +248,7 @@ class FollowedEndpoint:
         one = len(texts) == 1
         if one and not self._own and (points := _read(self._urls[0], lambda: points_on(texts[0]))):
             return points
-        known = [ENGINES[name] for name in self._own or ENGINES]
+        known = [ENGINES[name] for name in self._engines]
         samples = list[Sample]()
         for url, text in zip(self._urls, texts, strict=True):
             found = _read(url, functools.partial(samples_of_engine, text, known))
@@ -264,7 +264,7 @@ class FollowedEndpoint:
 
     def _unknown(self, url: str) -> Unknown:
         others = "" if self._own else "driftscope's, or those of "
-        asked = " or ".join(ENGINES[name].title for name in self._own or ENGINES)
+        asked = " or ".join(ENGINES[name].title for name in self._engines)
         return Unknown(
             what=f"the page {public(url)}",
             instead="no metrics of speculative decoding are there",
@@ -463,11 +463,11 @@ def nothing_accepted(
     return rejected if running is None else f"{rejected}; no request is running now"
 
 
-def follow(targets: Sequence[str], own: Sequence[EngineName] = ()) -> Followed:
+def follow(targets: Sequence[str], own: EngineName | None = None) -> Followed:
     """Return the engine named by a run directory or a URL, or replicas by the URLs of their pages;
     raises DriftscopeError.
 
-    `own`: the engines whose own metrics are read, whatever else the page holds.
+    `own`: the engine whose own metrics are read, whatever else the page holds.
     """
     urls = [target for target in targets if target.startswith(("http://", "https://"))]
     if len(urls) == len(targets):
@@ -476,5 +476,5 @@ def follow(targets: Sequence[str], own: Sequence[EngineName] = ()) -> Followed:
     if len(targets) > 1:
         raise UsageError(f"{other}: is not a URL; several targets are pages of replicas")
     if own:
-        raise UsageError(f"{other}: is not a URL; --engine and --scrape read a server's")
+        raise UsageError(f"{other}: is not a URL; --engine reads a server's")
     return FollowedRun(Path(targets[0]))

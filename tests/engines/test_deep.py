@@ -32,8 +32,7 @@ from verification.deep import (
 from verification.truth import compare, continue_greedily
 from verification.versions import runners, version
 
-from driftscope.inspect.reference.chain import ChainKeys
-from driftscope.inspect.reference.drafter import load_drafter, load_target
+from driftscope.inspect.reference.drafter import ChainKeys, load_drafter, load_target
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
 from driftscope_lab.trio import trio_path

@@ -74,7 +74,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
 
 
 def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path: Path) -> None:
-    """Its responses through `ingest`, and its metrics page through `watch --scrape`."""
+    """Its responses through `ingest`, and its metrics page through `watch --engine vllm`."""
     server = servers["kill"]
     answers = ask(server, 4, 40)
     told = [answer["metrics"]["speculative_decoding"] for answer in answers]
@@ -86,7 +86,7 @@ def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path
     reader, (figures,) = ingest(file)
     assert reader.name == "vllm-requests" and not figures.contradictions
     assert (figures.rounds, figures.accepted) == (rounds, accepted)
-    seen = view(FollowedEndpoint(server.url, own=[EngineName.VLLM]).look())
+    seen = view(FollowedEndpoint(server.url, own=EngineName.VLLM).look())
     assert seen.rounds == rounds and seen.requests == len(answers)
     assert seen.length == pytest.approx(1 + accepted / rounds)
     assert [depth.accepted for depth in seen.depths] == pytest.approx(figures.marginal)

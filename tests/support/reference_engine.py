@@ -20,23 +20,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from driftscope.inspect.reference.chain import (
+from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
+from driftscope.inspect.reference.drafter import (
     ChainStep,
+    Context,
+    Drafter,
+    Target,
     chain_steps,
     class_masses,
     distance_masses,
+    load_drafter,
+    load_target,
     rms,
 )
-from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
-from driftscope.inspect.reference.drafter import Context, Drafter, Target, load_drafter, load_target
 from driftscope.inspect.reference.layers import KVCache, at_least_float32
-from driftscope.inspect.weights_digest import weights_digest
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
     GREEDY,
     Manifest,
     Model,
+    weights_digest,
 )
 from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow, edges_of
 from driftscope.trace.writer import TraceWriter

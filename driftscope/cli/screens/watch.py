@@ -312,11 +312,11 @@ def run(
     window_s: float,
     once: bool,
     as_json: bool,
-    own: Sequence[EngineName] = (),
+    own: EngineName | None = None,
 ) -> None:
     """Show a run, or the pages of servers, until the run ends or the user stops; raises
-    DriftscopeError. `own`: the engines whose own metrics are read; (): driftscope's, or an engine's
-    where there are none."""
+    DriftscopeError. `own`: the engine whose own metrics are read; None: driftscope's, or an
+    engine's where there are none."""
     followed = follow(targets, own)
     target = targets[0] if len(targets) == 1 else f"{len(targets)} servers"
     views = _views(followed, interval_s, window_s, once=once)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checkpoints import DrafterFiles, find_heads
-from driftscope.inspect.checks.mtp_heads import LEFT_OUT
 from driftscope.inspect.checks.result import (
     VLLM_LOADER,
     Certainty,
@@ -28,7 +27,7 @@ from driftscope.inspect.checks.result import (
     note,
     warning,
 )
-from driftscope.inspect.checks.tensors import D2T, T2D
+from driftscope.inspect.checks.tensors import D2T, LEFT_OUT, T2D
 
 Ids = NDArray[np.int64]
 _wrong_table = partial(error, rule=f"{VLLM_LOADER}: target id = draft id + d2t[draft id]")
@@ -219,7 +218,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     settings, types = drafter.quantization, {tensor.dtype for tensor in drafter.tensors.values()}
     method = settings.get("quant_method") or settings.get("quant_algo")
     plain = types and types <= _PLAIN and not any(map(settings.get, LEFT_OUT))
-    # Of MTP heads, `mtp_heads.check_quantization` says it: the config is the target's.
+    # Of MTP heads, `tensors.check_quantization` says it: the config is the target's.
     if method and plain and find_heads(drafter.raw, drafter.tensors) is None:
         yield warning(
             id="weights_not_quantized",

@@ -19,20 +19,23 @@ from driftscope.inspect.checks.layer_fields import NEUTRAL
 from driftscope.inspect.checks.tensors import EMBEDDING, FC_BIAS, HEAD
 from driftscope.inspect.drafter_classes import MIMO, Family
 from driftscope.inspect.files import StoredTensor
-from driftscope.inspect.reference.chain import (
-    ChainChange,
-    ChainStep,
-    chain_steps,
-    class_masses,
-    distance_masses,
-    rms,
-)
 from driftscope.inspect.reference.config import (
     DEFAULT_N_SINK,
     DrafterConfig,
     reference_name_of_mimo,
 )
-from driftscope.inspect.reference.drafter import Context, Drafter, StepOutput, reference_name
+from driftscope.inspect.reference.drafter import (
+    ChainChange,
+    ChainStep,
+    Context,
+    Drafter,
+    StepOutput,
+    chain_steps,
+    class_masses,
+    distance_masses,
+    reference_name,
+    rms,
+)
 from driftscope.inspect.reference.layers import Embeds, Rotary
 from driftscope.inspect.trial.inside import InsideSums
 from driftscope.inspect.trial.result import Change, Overflow

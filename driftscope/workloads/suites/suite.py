@@ -30,10 +30,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from driftscope.boundary.bounds import first_fault
 from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import DriftscopeError, UsageError
-from driftscope.workloads.suites.filler_text import document
 from driftscope.workloads.suites.plan import Level
 from driftscope.workloads.suites.prompts import Facts, Prompt, prompts_of
-from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, Transform
+from driftscope.workloads.suites.transforms import (
+    TRANSFORMS,
+    NotApplicableError,
+    Transform,
+    document,
+)
 
 SUITES = "suites"
 LEAST_CHARACTERS, MOST_CHARACTERS = 0.25, 64.0

@@ -25,11 +25,18 @@ from driftscope.errors import DriftscopeError
 from driftscope.inspect.reference.drafter import Target, load_target
 from driftscope.inspect.reference.layers import TargetLayer
 from driftscope.pipeline import summarise
-from driftscope.workloads.suites.filler_text import document
 from driftscope.workloads.suites.prompts import prompts_of
+from driftscope.workloads.suites.transforms import document
 from driftscope_lab.phenomenon import evidence as tables
-from driftscope_lab.phenomenon.evidence import Recorded, judged, sums_of
-from driftscope_lab.phenomenon.recording import AS_TRAINED, K, label, record
+from driftscope_lab.phenomenon.evidence import (
+    AS_TRAINED,
+    K,
+    Recorded,
+    judged,
+    label,
+    record,
+    sums_of,
+)
 from driftscope_lab.smollm2 import drafters_folder
 from driftscope_lab.smollm2.fetch import fetched
 

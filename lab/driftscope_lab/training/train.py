@@ -21,10 +21,10 @@ import torch
 
 from driftscope.inspect.reference.config import default_aux_layers
 from driftscope.inspect.reference.drafter import load_target
-from driftscope_lab.training.loop import Progress
 from driftscope_lab.training.text import draft_vocabulary, read_conversations
 from driftscope_lab.training.train_drafters import (
     DrafterRecipe,
+    Progress,
     Text,
     drafter_configs,
     train_drafters,

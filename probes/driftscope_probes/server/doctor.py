@@ -25,17 +25,16 @@ from pathlib import Path
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
-from driftscope.errors import CheckpointError, DriftscopeError
+from driftscope.errors import CheckpointError, DriftscopeError, Unknown
 from driftscope.inspect.checkpoints import open_drafter
-from driftscope.inspect.checks.mtp_heads import check_heads
 from driftscope.inspect.checks.result import Inspected, Level
+from driftscope.inspect.checks.tensors import check_heads
 from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
 from driftscope.inspect.files import read_config
 from driftscope.trace.manifest import (
     WAS_SIMULATED,
 )
 from driftscope.trace.writer_files import check_writable
-from driftscope.unknown import Unknown
 from driftscope_probes.server.start import NO_SPECULATION, option_values, speculation_of
 from driftscope_probes.settings import DISABLE, is_disabled, settings_from
 from driftscope_probes.sglang import plugin as sglang

@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from driftscope.inspect.weights_digest import weights_digest
 from driftscope.parser_marks import unknown_parsers
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
@@ -23,6 +22,7 @@ from driftscope.trace.manifest import (
     Manifest,
     Model,
     rule_of_sglang,
+    weights_digest,
 )
 from driftscope.trace.ranks import Place
 from driftscope.version import __version__

@@ -13,9 +13,16 @@ from typing import Any, NamedTuple
 import torch
 
 from driftscope.errors import ProbeError, UnknownDrafterError
-from driftscope.inspect.weights_digest import weights_digest
 from driftscope.parser_marks import unknown_parsers
-from driftscope.trace.manifest import AGREES, BLOCK, EXACT, SIMULATED, Manifest, Model
+from driftscope.trace.manifest import (
+    AGREES,
+    BLOCK,
+    EXACT,
+    SIMULATED,
+    Manifest,
+    Model,
+    weights_digest,
+)
 from driftscope.trace.status import DRAFTER, TARGET, StartFault
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import (

@@ -10,9 +10,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from driftscope.errors import ProbeError, UnknownDrafterError
+from driftscope.errors import ProbeError, Unknown, UnknownDrafterError
 from driftscope.trace.ranks import Place
-from driftscope.unknown import Unknown
 from driftscope.vocabulary import PRENORM_RMS
 from driftscope_probes import settings
 from driftscope_probes.drafter import Kind

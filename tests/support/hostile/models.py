@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from driftscope.inspect.config_fields import FIELDS
+from driftscope.inspect.files import FIELDS
 
 VALUES: dict[str, str] = {
     **{word: word for word in ("null", "true", "-1", "0", "1e999", "NaN", "-Infinity", "1.5")},

@@ -24,7 +24,6 @@ from support.constructed_drafter import CAUSES, KNOWN, PART_OF, decomposition_of
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
-from driftscope.ablate.chains import NEAREST_SLOTS, AblatedDraft, AttentionEdit, ablated_draft
 from driftscope.ablate.intervention import (
     AS_SERVED,
     FACTORIAL,
@@ -34,7 +33,13 @@ from driftscope.ablate.intervention import (
     Attention,
 )
 from driftscope.ablate.result import Ablation, Decomposition, Part
-from driftscope.ablate.run import run_ablation
+from driftscope.ablate.run import (
+    NEAREST_SLOTS,
+    AblatedDraft,
+    AttentionEdit,
+    ablated_draft,
+    run_ablation,
+)
 from driftscope.boundary.json_document import ABLATION
 from driftscope.cli import run_reports
 from driftscope.cli.app import app

@@ -15,13 +15,6 @@ import torch
 from support import constructed_drafter as constructed
 from support.checkpoints import TARGET, changed
 
-from driftscope.ablate.chains import (
-    LEAST_NGRAM,
-    MOST_NGRAM,
-    ablated_draft,
-    better_of,
-    looked_up,
-)
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
 from driftscope.ablate.result import (
     Ablation,
@@ -31,8 +24,13 @@ from driftscope.ablate.result import (
     to_json,
 )
 from driftscope.ablate.run import (
+    LEAST_NGRAM,
+    MOST_NGRAM,
     DraftVocabulary,
     ServedDrafter,
+    ablated_draft,
+    better_of,
+    looked_up,
     served_dtype,
 )
 from driftscope.inspect.checkpoints import open_drafter, open_target

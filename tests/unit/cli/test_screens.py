@@ -13,7 +13,7 @@ from support.hostile.texts import TEXTS
 from support.inspections import broken, inspection_document
 from support.simulate import Truth, simulate
 
-from driftscope.cli.inspection_baseline import LAST_ROUNDS, runs_like
+from driftscope.cli.gate_run import LAST_ROUNDS, runs_like
 from driftscope.cli.screens.inspection import print_inspection
 from driftscope.cli.screens.probe import show
 from driftscope.cli.screens.watch import DRIFT_CHAINS, WIDTH, drift_line, screen, why_no_chains

@@ -34,14 +34,14 @@ from support.waiting import no_hang
 from driftscope.boundary.json_document import INSPECTION
 from driftscope.errors import EXIT_ERROR, CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, recognise
-from driftscope.inspect.checks.mtp_heads import left_out
 from driftscope.inspect.checks.result import Inspected
+from driftscope.inspect.checks.tensors import left_out
 from driftscope.inspect.files import Opening, read_header, weight_pickles
 from driftscope.inspect.inspection import inspect_files, run_checks, to_json
 from driftscope.inspect.pickles import read_pickle
 from driftscope.inspect.trial.drafting import as_served
-from driftscope.inspect.weights_digest import weights_digest
 from driftscope.json_schema import schema_of
+from driftscope.trace.manifest import weights_digest
 from driftscope_lab.trio import trio_path
 
 INDEX = "model.safetensors.index.json"

@@ -7,13 +7,14 @@ import pytest
 
 from driftscope.analysis.figures.attention_drift import Answer
 from driftscope_lab.phenomenon.evidence import (
+    AS_TRAINED,
+    FORMS,
     Recorded,
     Sums,
     estimate_of,
     judged,
     robustness,
 )
-from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS
 
 SIMULATED, K = 40, 8
 

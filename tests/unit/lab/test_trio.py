@@ -14,9 +14,7 @@ from support.reference_engine import Chain, generate
 
 from driftscope.inspect.reference.config import EOS_ID, DecoderConfig
 from driftscope.inspect.reference.drafter import Target, load_drafter, load_target, save_target
-from driftscope_lab.training import loop
 from driftscope_lab.training import train_drafters as training
-from driftscope_lab.training.loop import Progress
 from driftscope_lab.training.text import (
     HELD_OUT_EVERY,
     batches,
@@ -28,6 +26,7 @@ from driftscope_lab.training.text import Conversation as TrainingConversation
 from driftscope_lab.training.train import main
 from driftscope_lab.training.train_drafters import (
     DrafterRecipe,
+    Progress,
     Text,
     drafter_configs,
     train_drafters,
@@ -229,7 +228,7 @@ def test_a_training_that_was_interrupted_gives_the_same_weights(
         return factor
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "SAVED_EVERY_S", 0.0)
+        patched.setattr(training, "SAVED_EVERY_S", 0.0)
         patched.setattr(training, "_schedule", until_interrupted)
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "resumed")

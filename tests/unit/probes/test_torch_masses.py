@@ -28,7 +28,7 @@ from support.tiny_drafter import (
     on_host,
 )
 
-from driftscope.inspect.reference.chain import class_masses
+from driftscope.inspect.reference.drafter import class_masses
 from driftscope.trace.manifest import SINK_SOUGHT, read_manifest
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import edges_of

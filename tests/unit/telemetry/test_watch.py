@@ -132,7 +132,7 @@ def test_an_engines_own_page_shows_its_acceptance() -> None:
     )
     with _serving(page) as url:
         done = CliRunner().invoke(app, ["watch", url, "--once"])
-        other = CliRunner().invoke(app, ["watch", "--scrape", url, "--engine", "vllm", "--once"])
+        other = CliRunner().invoke(app, ["watch", url, "--engine", "vllm", "--once"])
         line = CliRunner().invoke(app, ["watch", url, "--once", "--json"]).output
     assert done.exit_code == 0, done.output
     assert "llama.cpp's own metrics" in done.output and "acceptance length  2.25" in done.output
@@ -191,7 +191,7 @@ def test_a_replica_that_differs_is_said_with_its_numbers() -> None:
 def test_a_length_that_an_engine_publishes_is_shown_without_counts() -> None:
     page = "sglang:spec_accept_length 3.25\nsglang:spec_verify_calls_total 40\n"
     with _serving(page) as url:
-        done = CliRunner().invoke(app, ["watch", "--scrape", url, "--once"])
+        done = CliRunner().invoke(app, ["watch", url, "--once"])
     assert "acceptance length  3.25" in done.output and "40 rounds" in done.output
     assert "no acceptance by position" in done.output
 

@@ -25,8 +25,8 @@ from driftscope.workloads.client.answer import (
     words_of,
 )
 from driftscope.workloads.client.server import Access
-from driftscope.workloads.suites.filler_text import document, json_result, shell, stack_trace
 from driftscope.workloads.suites.prompts import TOOLS, Expect, Prompt
+from driftscope.workloads.suites.transforms import document, json_result, shell, stack_trace
 
 
 @pytest.mark.parametrize("piece", [b": still here\n", b"\n", b"data: {}\n", b"x"])
