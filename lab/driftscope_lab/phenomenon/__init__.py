@@ -1,1 +1,0 @@
-"""The published effect, looked for in the shipped models: conditions, runs, figures, criteria."""
