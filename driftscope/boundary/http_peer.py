@@ -215,7 +215,18 @@ def _answer(
     for _ in range(_MOST_REDIRECTS + 1):
         with opener.open(request, timeout=deadline.left_s()) as response:
             if response.status not in _REDIRECTS:
-                content = _body(response, limits, deadline)
+                coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
+                if coding != "identity":
+                    raise ValueError(f"content encoding {coding!r}, which was not requested")
+                out = bytearray()
+                while piece := response.read(_CHUNK):
+                    deadline.left_s()
+                    out += piece
+                    if len(out) > limits.octets:
+                        raise _TooLongError
+                if response.length:
+                    raise http.client.IncompleteRead(bytes(out))
+                content = bytes(out)
                 return PeerAnswer(status=response.status, content=content)
             _follow(request, response)
     raise ValueError(f"it redirects more than {_MOST_REDIRECTS} times")
@@ -237,21 +248,6 @@ def _follow(request: urllib.request.Request, response: http.client.HTTPResponse)
             f"it redirects (HTTP {response.status}) to {public(there)}, which is not followed"
         )
     request.full_url = there
-
-
-def _body(response: http.client.HTTPResponse, limits: Limits, deadline: Deadline) -> bytes:
-    coding = (response.headers.get("Content-Encoding") or "identity").strip().lower()
-    if coding != "identity":
-        raise ValueError(f"content encoding {coding!r}, which was not requested")
-    out = bytearray()
-    while piece := response.read(_CHUNK):
-        deadline.left_s()
-        out += piece
-        if len(out) > limits.octets:
-            raise _TooLongError
-    if response.length:
-        raise http.client.IncompleteRead(bytes(out))
-    return bytes(out)
 
 
 class _Connections(urllib.request.HTTPSHandler):

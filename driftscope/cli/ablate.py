@@ -31,7 +31,6 @@ def ablate(
         int,
         typer.Option(
             "--limit",
-            "--most-prompts",
             metavar="N",
             min=5,
             help="Number of prompts that are used.",

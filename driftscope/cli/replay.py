@@ -77,10 +77,11 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: options.QuietOption = False,
     list_suites: Annotated[
-        bool, typer.Option("--list-suites", help="List the shipped suites and prompts.")
-    ] = False,
-    list_transforms: Annotated[
-        bool, typer.Option("--list-transforms", help="List the transforms that a suite can apply.")
+        bool,
+        typer.Option(
+            "--list-suites",
+            help="List the shipped suites and prompts, and the transforms of a suite's own file.",
+        ),
     ] = False,
 ) -> None:
     """Send a suite of prompts to a server and record the answers, as a run for `analyze`.
@@ -99,8 +100,8 @@ def replay(
         from driftscope.workloads.client.sending import Patience
         from driftscope.workloads.suites.prompts import prompts_of
         from driftscope.workloads.suites.suite import load_suite
-    if list_suites or list_transforms:
-        talk.lists(suites=list_suites, transforms=list_transforms)
+    if list_suites:
+        talk.lists()
         return
     if url is None:
         raise UsageError("give the URL of a server, such as http://127.0.0.1:8000")

@@ -295,21 +295,17 @@ def histogram_of(value: object, name: str) -> Histogram | None:
     if value is None:
         return None
     if isinstance(value, Mapping):
-        return _by_number(value, name)
+        if not all(key.isascii() and key.isdecimal() and len(key) < 6 for key in value):
+            raise BadFigureError(f"{name} has a key that is no number of tokens")
+        numbers_of = {int(key): count(value, key) or 0 for key in value}
+        most = max(numbers_of, default=0)
+        if most > MAX_K:
+            raise BadFigureError(f"{name} has a round of {most} accepted tokens")
+        return tuple(numbers_of.get(at, 0) for at in range(most + 1))
     found = numbers(value, name)
     if len(found) > MAX_K + 1 or any(rounds != int(rounds) for rounds in found):
         raise BadFigureError(f"{name} is no histogram of rounds by accepted tokens")
     return tuple(map(int, found))
-
-
-def _by_number(value: Mapping[str, Any], name: str) -> Histogram:
-    if not all(key.isascii() and key.isdecimal() and len(key) < 6 for key in value):
-        raise BadFigureError(f"{name} has a key that is no number of tokens")
-    numbers_of = {int(key): count(value, key) or 0 for key in value}
-    most = max(numbers_of, default=0)
-    if most > MAX_K:
-        raise BadFigureError(f"{name} has a round of {most} accepted tokens")
-    return tuple(numbers_of.get(at, 0) for at in range(most + 1))
 
 
 def accepted_in(histogram: Histogram) -> int:
@@ -597,7 +593,11 @@ def open_result(path: Path) -> ResultFile:
         json = _JSON.match(head) is not None
         content = read_bytes(path, limit=MOST_JSON_BYTES if json else MOST_BYTES)
         if head.startswith(_GZIP):  # as logrotate leaves it
-            content = _unpacked(content)
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                unpacked = file.read(MOST_JSON_BYTES + 1)
+            if len(unpacked) > MOST_JSON_BYTES:
+                raise ValueError(f"is larger than {MOST_JSON_BYTES} bytes; unpack a part of it")
+            content = unpacked
             json = _JSON.match(content) is not None
         text = _decoded(content)
     except (OSError, EOFError, ValueError, zlib.error) as error:
@@ -619,15 +619,6 @@ def open_result(path: Path) -> ResultFile:
 
 
 _GZIP = b"\x1f\x8b"
-
-
-def _unpacked(content: bytes) -> bytes:
-    """Return what gzip has packed, at most MOST_JSON_BYTES. Raises ValueError for more."""
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        unpacked = file.read(MOST_JSON_BYTES + 1)
-    if len(unpacked) > MOST_JSON_BYTES:
-        raise ValueError(f"is larger than {MOST_JSON_BYTES} bytes; unpack a part of it")
-    return unpacked
 
 
 def _decoded(content: bytes) -> str:

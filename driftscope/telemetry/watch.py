@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist, median, median_high, median_low
@@ -55,7 +55,7 @@ from driftscope.trace.manifest import CLIENT, read_manifest
 from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import read_rows
 from driftscope.trace.segments import segments, source_of
-from driftscope.trace.status import Status, read_statuses
+from driftscope.trace.status import read_statuses
 from driftscope.vocabulary import EngineName
 
 T = TypeVar("T")
@@ -198,7 +198,10 @@ class FollowedRun:
                 self._read(record, path)
         for status in statuses:
             record_status(self._tally, status)
-        self.budget = _budget_of(statuses)
+        asked = (status.control.get("budget") for status in statuses)
+        self.budget = next(
+            (float(share) for share in asked if isinstance(share, int | float)), None
+        )
         if manifest := self._manifest.read():
             if not 0 <= manifest.k <= MAX_K:
                 raise DamagedTraceError(f"{self._run}: its manifest has k = {manifest.k}")
@@ -376,12 +379,6 @@ def _depth(new: _Figures, depth: str, accepted: float | None) -> Depth:
         fed_rms=new.mean(i.RMS, **at, **{PLACE: "fed"}),
         top1=new.mean(i.TOP1, **at),
     )
-
-
-def _budget_of(statuses: Iterable[Status]) -> float | None:
-    """Return the budget in force in the workers, if one is."""
-    asked = (status.control.get("budget") for status in statuses)
-    return next((float(share) for share in asked if isinstance(share, int | float)), None)
 
 
 def outliers(replicas: Mapping[str, tuple[float, int | None]]) -> dict[str, str]:

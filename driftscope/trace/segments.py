@@ -233,32 +233,28 @@ def read_stream(path: Path) -> StreamContent:
     if first_is_torn(content):
         return StreamContent(table=pa.table({}), torn=True)
     try:
-        return _digested(content)
+        schema, rows, last_is_gap = None, 0, False
+        batches: list[pa.RecordBatch] = []
+        gaps: list[int] = []
+        for message in intact_messages(content):
+            last_is_gap = message is None
+            if message is None:
+                gaps.append(rows)
+            elif message.type == "schema":
+                schema = pa.ipc.read_schema(message)
+            elif schema is not None:
+                batches.append(_valid(pa.ipc.read_record_batch(message, schema)))
+                rows += batches[-1].num_rows
+        if schema is None:
+            raise ValueError("its header, which holds the columns, is damaged")
+        torn = last_is_gap and not content.endswith(END)
+        return StreamContent(
+            table=pa.Table.from_batches(batches, schema),
+            torn=torn,
+            damaged=tuple(gaps[:-1] if torn else gaps),
+        )
     except (pa.ArrowException, EOFError) as error:
         raise ValueError(first_line(error)) from error
-
-
-def _digested(content: bytes) -> StreamContent:
-    schema, rows, last_is_gap = None, 0, False
-    batches: list[pa.RecordBatch] = []
-    gaps: list[int] = []
-    for message in intact_messages(content):
-        last_is_gap = message is None
-        if message is None:
-            gaps.append(rows)
-        elif message.type == "schema":
-            schema = pa.ipc.read_schema(message)
-        elif schema is not None:
-            batches.append(_valid(pa.ipc.read_record_batch(message, schema)))
-            rows += batches[-1].num_rows
-    if schema is None:
-        raise ValueError("its header, which holds the columns, is damaged")
-    torn = last_is_gap and not content.endswith(END)
-    return StreamContent(
-        table=pa.Table.from_batches(batches, schema),
-        torn=torn,
-        damaged=tuple(gaps[:-1] if torn else gaps),
-    )
 
 
 def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:

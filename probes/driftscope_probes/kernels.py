@@ -132,7 +132,9 @@ class TorchKernels:
         if self._batch:
             self._buffers.put_int("position", self._position)
             self._measure_states()
-            self._gather_queries()
+            for layer, queries in self._queries.items():
+                self._check_depths(layer, len(queries))
+                self._gather_layer(queries, self._room_for(layer, len(queries)))
             if self._logits:
                 self._measure_logits()
         self.skip()
@@ -234,11 +236,6 @@ class TorchKernels:
             ]
             self._place_cache[key] = np.concatenate(request), np.concatenate(column)
         return self._place_cache[key]
-
-    def _gather_queries(self) -> None:
-        for layer, queries in self._queries.items():
-            self._check_depths(layer, len(queries))
-            self._gather_layer(queries, self._room_for(layer, len(queries)))
 
     def _check_depths(self, layer: str, depths: int) -> None:
         if depths != min(self._depth, self._buffers.layout.depths):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -173,7 +173,7 @@ class Meter:
             position=position.numpy() if self._on_host else position,
             prompt_tokens=at.prompt_tokens
             if self._on_host
-            else _to(at.prompt_tokens, self._buffers.device),
+            else torch.from_numpy(at.prompt_tokens).to(self._buffers.device, non_blocking=True),
             sink_slots=self._sinks,
             is_sink=self._is_sink,
             ahead=kind.ahead,
@@ -278,8 +278,3 @@ def page_size(cache: torch.Tensor) -> int:
     """Return the slots per block; the layout is [blocks, heads, page, size] or, for latents,
     [blocks, page, size]."""
     return int(cache.shape[1 if cache.dim() == 3 else 2])
-
-
-def _to(array: Any, device: torch.device) -> torch.Tensor:
-    """Copy a few numbers to the device: CUDA passes them with the launch, without waiting."""
-    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -56,7 +56,9 @@ class PromptDigests:
         conversation; None if the prompt has no token ids."""
         if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None:
             return None, None
-        media = _media(request)
+        parts: Iterable[Any] = getattr(request, "mm_features", None) or ()
+        names = [str(getattr(part, "identifier", part)) for part in parts]
+        media = hashlib.blake2b("\n".join(names).encode(), digest_size=8).digest() if names else b""
         tokens = np.array(request.prompt_token_ids, dtype=np.int64)
         digest = self._digest(tokens, media)
         answer = list(request.output_token_ids[:ANSWER_TOKENS])
@@ -64,7 +66,13 @@ class PromptDigests:
         hashes = self._prefixes(known, media)
         root = self._root(hashes[: len(tokens)]) or digest
         if answer:
-            self._remember(int(hashes[-1]), len(known), root)
+            beginning = int(hashes[-1])
+            length = len(known)
+            self._forget(beginning)
+            self._roots[beginning] = root, length
+            self._lengths[length] = self._lengths.get(length, 0) + 1
+            if len(self._roots) > REMEMBERED_ANSWERS:
+                self._forget(next(iter(self._roots)))
         return digest, root
 
     def _digest(self, tokens: NDArray[np.int64], media: bytes) -> str:
@@ -78,13 +86,6 @@ class PromptDigests:
         lengths = sorted((n for n in self._lengths if n <= len(hashes)), reverse=True)
         beginnings = hashes[np.array(lengths, dtype=np.int64) - 1].tolist() if lengths else ()
         return next((self._roots[start][0] for start in beginnings if start in self._roots), None)
-
-    def _remember(self, beginning: int, length: int, root: str) -> None:
-        self._forget(beginning)
-        self._roots[beginning] = root, length
-        self._lengths[length] = self._lengths.get(length, 0) + 1
-        if len(self._roots) > REMEMBERED_ANSWERS:
-            self._forget(next(iter(self._roots)))
 
     def _forget(self, beginning: int) -> None:
         _, length = self._roots.pop(beginning, ("", None))
@@ -109,14 +110,6 @@ def _mixed(words: _Words) -> _Words:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_FIRST)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_SECOND)
     return np.asarray(words ^ (words >> np.uint64(31)))
-
-
-def _media(request: Any) -> bytes:
-    """Return a digest of the images and sounds of a prompt, whose tokens are placeholders; b"" for
-    text."""
-    parts: Iterable[Any] = getattr(request, "mm_features", None) or ()
-    names = [str(getattr(part, "identifier", part)) for part in parts]
-    return hashlib.blake2b("\n".join(names).encode(), digest_size=8).digest() if names else b""
 
 
 REMEMBERED_REQUESTS = 65_536

@@ -87,7 +87,11 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
         sys.stdout.write(text(REPLAY, done, digits=None))
     say_lost(done)
     if not quiet:
-        _say(done)
+        for note in done.notes:
+            say(f"note: {note}")
+        say(counted(done))
+        say(f"written: {done.run}")
+        say(f"next: driftscope analyze {shlex.quote(str(done.run))}")
     if done.stopped:
         return EXIT_INTERRUPTED
     require_answers(done)
@@ -104,14 +108,6 @@ def say_lost(done: Done) -> None:
         say(f"error: {done.run}: {total:,} rows lost ({causes}); free disk space and replay again")
 
 
-def _say(done: Done) -> None:
-    for note in done.notes:
-        say(f"note: {note}")
-    say(counted(done))
-    say(f"written: {done.run}")
-    say(f"next: driftscope analyze {shlex.quote(str(done.run))}")
-
-
 def counted(done: Done) -> str:
     """Return the number of requests by how they ended, as one line."""
     ended = ", ".join(f"{count:,} {name}" for name, count in sorted(done.ended.items()))
@@ -123,23 +119,19 @@ def say(words: str) -> None:
     sys.stderr.write(f"{shown(words)}\n")
 
 
-def lists(*, suites: bool, transforms: bool) -> None:
+def lists() -> None:
     """Print the suites, prompts and transforms that a replay can use."""
     from driftscope.workloads.suites.prompts import TRIO, shipped_sets
     from driftscope.workloads.suites.suite import load_suite, shipped_suites
     from driftscope.workloads.suites.transforms import TRANSFORMS
 
     out = []
-    if suites:
-        for name in shipped_suites():
-            suite = load_suite(name)
-            out += [
-                name,
-                _indented(suite.file.about),
-                _indented(f"conditions: {'; '.join(suite.conditions)}"),
-            ]
-        out += ["", f"prompts (--prompts): {', '.join([*shipped_sets(), TRIO])}, or a file"]
-    for name, kind in TRANSFORMS.items() if transforms else ():
+    for name in shipped_suites():
+        suite = load_suite(name)
+        conditions = f"conditions: {'; '.join(suite.conditions)}"
+        out += [name, _indented(suite.file.about), _indented(conditions)]
+    out += ["", f"prompts (--prompts): {', '.join([*shipped_sets(), TRIO])}, or a file", ""]
+    for name, kind in TRANSFORMS.items():
         fields = ", ".join(
             f"{field}={info.default!r}" if not info.is_required() else field
             for field, info in kind.model_fields.items()

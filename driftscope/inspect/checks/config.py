@@ -40,7 +40,6 @@ from driftscope.inspect.drafter_classes import (
     Family,
     mask_token,
 )
-from driftscope.inspect.files import StoredTensor
 from driftscope.inspect.reference.config import default_aux_layers
 
 FLAGS = ("fc_norm", "norm_before_fc", "norm_before_residual", "norm_output")
@@ -338,7 +337,14 @@ def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
     if not fc.elements or fc.shape[-1] % states:
         return
     norms = [drafter.tensors.get(f"fc_norm.{state}.weight") for state in range(states)]
-    sizes = _column_sizes(fc, norms, states)
+    squares = np.zeros(fc.shape[-1])
+    for block in fc.blocks():
+        squares += np.square(block, dtype=np.float64).sum(axis=0)
+    parts = np.split(squares / fc.shape[0], states)
+    for part, norm in zip(parts, norms, strict=True):
+        if norm is not None and norm.is_float and norm.shape == part.shape:
+            part *= np.square(norm.array(), dtype=np.float64)
+    sizes = [float(np.sqrt(part.mean())) for part in parts]
     largest = max(sizes, default=0.0)
     for state, size in enumerate(sizes):
         if size <= IGNORED_BELOW * largest:
@@ -390,18 +396,6 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
             rule=VLLM_DEFAULT,
             there=f"none; the default is {list(layers)}" if layers else "none",
         )
-
-
-def _column_sizes(fc: StoredTensor, norms: list[StoredTensor | None], states: int) -> list[float]:
-    """Return the RMS of the columns of each captured state, times its norm's weights."""
-    squares = np.zeros(fc.shape[-1])
-    for block in fc.blocks():
-        squares += np.square(block, dtype=np.float64).sum(axis=0)
-    parts = np.split(squares / fc.shape[0], states)
-    for part, norm in zip(parts, norms, strict=True):
-        if norm is not None and norm.is_float and norm.shape == part.shape:
-            part *= np.square(norm.array(), dtype=np.float64)
-    return [float(np.sqrt(part.mean())) for part in parts]
 
 
 _USUAL_THETA = 10000.0

@@ -307,7 +307,18 @@ TRIO = "trio"
 def prompts_of(name: str, folder: Path | None = None) -> list[Prompt]:
     """Return a shipped set, or the prompts in a file that a reader knows; raises UsageError."""
     if name == TRIO:
-        return _trio()
+        with needs_lab():
+            from driftscope_lab.trio import load_prompts
+
+        return [
+            chat(
+                prompt.id,
+                prompt.exchanges[-1].request,
+                system=prompt.system,
+                category=prompt.kind,
+            )
+            for prompt in load_prompts()
+        ]
     if name in shipped_sets():
         text = (files("driftscope.workloads") / "prompts" / f"{name}.yaml").read_text("utf-8")
         return [_prompt(name, number, entry) for number, entry in enumerate(yaml.safe_load(text))]
@@ -338,18 +349,3 @@ def _prompt(name: str, number: int, entry: Mapping[str, Any]) -> Prompt:
         expect=Expect(**entry.get("expect", {})),
         tools=TOOLS if entry.get("tools") else (),
     )
-
-
-def _trio() -> list[Prompt]:
-    with needs_lab():
-        from driftscope_lab.trio import load_prompts
-
-    return [
-        chat(
-            prompt.id,
-            prompt.exchanges[-1].request,
-            system=prompt.system,
-            category=prompt.kind,
-        )
-        for prompt in load_prompts()
-    ]

@@ -116,7 +116,7 @@ class NotApplicableError(Exception):
 class Transform(BaseModel):
     """Changes one prompt. The same prompt and the same random source give the same result.
 
-    Its docstring is what `driftscope replay --list-transforms` prints; its fields are what a suite
+    Its docstring is what `driftscope replay --list-suites` prints; its fields are what a suite
     may set.
     """
 

@@ -264,7 +264,13 @@ def attach(worker: Any) -> None:
 
 
 def _attach(worker: Any, settings: Settings) -> None:
-    check_parallelism(worker.server_args)
+    for name in _UNKNOWN:
+        value = getattr(worker.server_args, name, 1)
+        if value is True or int(value or 1) > 1:
+            raise ProbeError(
+                f"{name} = {value} is not supported by this driftscope in SGLang; tp_size and "
+                "dp_size are"
+            )
     ranks = ranks_of(worker.server_args)
     check_unused(settings.trace, run_id(worker.server_args))  # before anything is written or hooked
     check_can_seek(settings, ranks.ranks, ranks.replicas)
@@ -290,17 +296,6 @@ def _attach(worker: Any, settings: Settings) -> None:
             note_loads(writer, getattr(worker.draft_runner, "model", None), DRAFTER)
         undo.pop_all()
     setattr(worker, PROBE, probe)
-
-
-def check_parallelism(arguments: Any) -> None:
-    """Raise ProbeError for kinds of ranks of which this driftscope was not tested."""
-    for name in _UNKNOWN:
-        value = getattr(arguments, name, 1)
-        if value is True or int(value or 1) > 1:
-            raise ProbeError(
-                f"{name} = {value} is not supported by this driftscope in SGLang; tp_size and "
-                "dp_size are"
-            )
 
 
 def _drafter_of(worker: Any) -> tuple[Drafter | None, str]:

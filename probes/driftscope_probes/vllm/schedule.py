@@ -138,10 +138,6 @@ class Schedule:
         """Return whether a grammar emptied some of the request's places."""
         return self._emptied(request) > 0
 
-    def at_limit(self, request: str) -> bool:
-        """Return whether the request's last scheduled slot is the last within the context limit."""
-        return self._ends[request] >= self._limits.last_slot
-
     def _emptied(self, request: str) -> int:
         return int(self._invalid.get(request, 0)) if self._invalid else 0
 
@@ -178,7 +174,7 @@ def reason_for_less(now: Schedule, before: Schedule | None, request: Any, *, aga
         return UndraftedReason.PREEMPTED
     if before is not None and before.asked_k == 0:
         return UndraftedReason.K_ZERO
-    if now.at_limit(name) or (before is not None and not before.drafts):
+    if (now._ends[name] >= now._limits.last_slot) or (before is not None and not before.drafts):
         return UndraftedReason.CONTEXT_LIMIT
     if now.invalid(name):
         return UndraftedReason.STRUCTURED_OUTPUT

@@ -56,7 +56,7 @@ from driftscope_lab.trio import encode, trio_path
 
 pytestmark = pytest.mark.slow
 
-FEW = ("--prompts", "trio", "--k", "3", "--most-prompts", "6", "--positions", "6")
+FEW = ("--prompts", "trio", "--k", "3", "--limit", "6", "--positions", "6")
 
 
 def _ablate(drafter: Path, *options: str) -> Result:
@@ -313,7 +313,7 @@ def test_only_the_nearest_slots_are_seen() -> None:
 
 
 PROMPTS, STOPPED = BATCH + 4, BATCH + 2
-SOME = ("--prompts", "trio", "--k", "3", "--most-prompts", str(PROMPTS), "--positions", "4")
+SOME = ("--prompts", "trio", "--k", "3", "--limit", str(PROMPTS), "--positions", "4")
 
 
 def _interrupted(*options: str) -> Result:
