@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from support.reference_files import load_drafter, load_target, to_hf
 from torch import Tensor
 
 from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
@@ -29,8 +30,6 @@ from driftscope.inspect.reference.drafter import (
     chain_steps,
     class_masses,
     distance_masses,
-    load_drafter,
-    load_target,
     rms,
 )
 from driftscope.inspect.reference.layers import KVCache, at_least_float32
@@ -561,7 +560,7 @@ class ReferenceRun:
             method="eagle3",
             k=self._k,
             target=described_model(target, "LlamaForCausalLM", dtype),
-            drafter=described_model(drafter, config.to_hf()["architectures"][0], dtype),
+            drafter=described_model(drafter, to_hf(config)["architectures"][0], dtype),
             norm_flags={
                 "fc_norm": config.fc_norm,
                 "norm_output": config.norm_output,
