@@ -15,7 +15,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -349,23 +348,16 @@ because torch uses all of these."""
 _NO_BINS = np.empty((0, 0, 0), np.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MassSlot:
-    """Memory of one layer for chains of one shape; its contents change from step to step."""
+class MassJob(NamedTuple):
+    """One layer's inputs of a step, unchanged until the next chain is drafted."""
 
     layer: str
     queries: torch.Tensor
     """[B, K, heads * head_size]."""
-    mean: Array
-    """[B, K, 5], to be filled."""
     floats: Array | None
     """The queries' own memory, if it can be read directly."""
-
-
-class MassJob(NamedTuple):
-    """One job: a step's inputs for a MassSlot, unchanged until the next chain is drafted."""
-
-    part: MassSlot
+    mean: Array
+    """[B, K, 5], to be filled."""
     table: torch.Tensor
     """[>= B, blocks] int32, owned by the engine."""
     distances: torch.Tensor | None = None
@@ -407,12 +399,6 @@ class PackedMeter:
         """Further arguments of `packed_masses` for each layer."""
         self.heads = max((kind.heads for _, kind, _ in self._layers.values()), default=0)
 
-    def part(self, layer: str, queries: torch.Tensor, mean: Array) -> MassSlot:
-        """Return the memory of a layer for chains of one shape; see MassSlot."""
-        plain = queries.dtype == torch.float32 and queries.is_contiguous()
-        floats = queries.numpy() if plain else None
-        return MassSlot(layer=layer, queries=queries, mean=mean, floats=floats)
-
     def takes(self, scores: int) -> bool:
         """Return whether chains with so many scores of a layer should be measured here."""
         few = scores <= MANY_SCORES or torch.get_num_threads() == 1
@@ -432,20 +418,20 @@ class PackedMeter:
             position, prompt = position.copy(), prompt.copy()
         tables: dict[int, npt.NDArray[np.int32]] = {}
         todo: list[tuple[Any, ...]] = []
-        for part, table, distances in wanted:
-            layer, _, reader = self._layers[part.layer]
+        for name, own, floats, mean, table, distances in wanted:
+            layer, _, reader = self._layers[name]
             cache = layer.cache()
             if cache.dtype != self._dtype:
                 return None
             blocks = tables.get(id(table))
             if blocks is None:
                 blocks = tables[id(table)] = _blocks(table, len(position), at_once=at_once)
-            queries = part.floats if part.floats is not None else _floats(part.queries)
-            biases, *rest = self._of_layer[part.layer]
+            queries = floats if floats is not None else _floats(own)
+            biases, *rest = self._of_layer[name]
             todo.append(
                 (
                     queries,
-                    *self._keys(part.layer, reader, cache),
+                    *self._keys(name, reader, cache),
                     blocks,
                     position,
                     prompt,
@@ -454,7 +440,7 @@ class PackedMeter:
                     chains.ahead,
                     causal,
                     *rest,
-                    part.mean,
+                    mean,
                     _NO_BINS if distances is None else distances.numpy(),
                 )
             )

@@ -10,7 +10,7 @@ import torch
 
 from driftscope.vocabulary import MASSES
 from driftscope_probes.buffers import Array, ChainBuffers, array_of
-from driftscope_probes.cpu_kernels import QUICK_SCORES, MassJob, MassSlot, PackedMeter
+from driftscope_probes.cpu_kernels import QUICK_SCORES, MassJob, PackedMeter
 from driftscope_probes.drafter import AttentionKind, AttentionLayer, Drafter, KeyReader
 from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.sink_search import SLOTS
@@ -37,6 +37,8 @@ class LayerViews:
     """[B, K, 5]."""
     mean: Array
     """`masses` as an array: a NumPy array on the host."""
+    floats: Array | None
+    """The memory of `queries`, where the host can read it directly."""
 
 
 class MassPlan(NamedTuple):
@@ -77,7 +79,6 @@ class Meter:
             drafter.dtype,
         )
         self._rooms: dict[tuple[str, int, int, int], LayerViews] = {}
-        self._parts: dict[tuple[str, int, int, int], MassSlot] = {}
         self.set_sinks(sink_slots)
         for name, part in self._layers.items():
             heads = part.kind.heads
@@ -132,14 +133,11 @@ class Meter:
         if not self._packed.takes(scores):
             return None
         run_inline = scores <= QUICK_SCORES
-        wanted = [
-            MassJob(
-                self._parts.get((name, batch, rows, k)) or self._part(name, batch, rows, k),
-                at.block_tables[name],
-                None if distances is None else distances[:, :k, index],
-            )
-            for index, name in enumerate(self._layers)
-        ]
+        wanted = list[MassJob]()
+        for index, name in enumerate(self._layers):
+            room, table = self._room(name, batch, rows, k), at.block_tables[name]
+            bins = None if distances is None else distances[:, :k, index]
+            wanted.append(MassJob(name, room.queries, room.floats, room.mean, table, bins))
         fill = self._packed.plan(wanted, chains, at_once=run_inline)
         return None if fill is None else MassPlan(fill, run_inline)
 
@@ -197,20 +195,16 @@ class Meter:
             shape = (rows, layout.depths, layout.layers, len(MASSES))
             every = _by_request(buffers.part("masses", rows).view(shape), batch)
             masses_ = every[:, :k, list(self._layers).index(name)]
+            queries = _by_request(buffers.queries[name][:rows], batch)[:, :k]
+            plain = queries.dtype == torch.float32 and queries.is_contiguous()
             self._rooms[key] = LayerViews(
-                queries=_by_request(buffers.queries[name][:rows], batch)[:, :k],
+                queries=queries,
+                floats=queries.numpy() if self._on_host and plain else None,
                 lse=_by_request(buffers.lse[name][:rows], batch)[:, :k],
                 masses=masses_,
                 mean=array_of(masses_),
             )
         return self._rooms[key]
-
-    def _part(self, name: str, batch: int, rows: int, k: int) -> MassSlot:
-        """Return the MassSlot of a layer for the packed keys' meter."""
-        room = self._room(name, batch, rows, k)
-        part = self._packed.part(name, room.queries, room.mean)
-        self._parts[name, batch, rows, k] = part
-        return part
 
     def _layer(
         self,

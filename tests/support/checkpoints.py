@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig, LatentConfig
-from driftscope.inspect.reference.drafter import ChainKeys, Drafter, Target
+from driftscope.inspect.reference.drafter import ChainKeys, Drafter
+from driftscope.inspect.reference.layers import Target
 from driftscope.inspect.trial.target import Passage, Teacher
 from driftscope_lab.trio import encode, load_prompts, trio_path
 

@@ -26,13 +26,12 @@ from driftscope.inspect.reference.drafter import (
     ChainStep,
     Context,
     Drafter,
-    Target,
     chain_steps,
     class_masses,
     distance_masses,
     rms,
 )
-from driftscope.inspect.reference.layers import KVCache, at_least_float32
+from driftscope.inspect.reference.layers import KVCache, Target, at_least_float32
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,

@@ -19,7 +19,8 @@ from driftscope.inspect.reference.config import (
     DrafterConfig,
     LatentConfig,
 )
-from driftscope.inspect.reference.drafter import Drafter, Target, reference_name
+from driftscope.inspect.reference.drafter import Drafter, reference_name
+from driftscope.inspect.reference.layers import Target
 
 AUX = "eagle_aux_hidden_state_layer_ids"
 

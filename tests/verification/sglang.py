@@ -16,7 +16,8 @@ from support.reference_engine import replay
 from support.sglang_process import job as sglang
 from support.sglang_process.job import VERSION, Job, K, Outcome, run_job
 
-from driftscope.inspect.reference.drafter import Drafter, Target
+from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.layers import Target
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_lab.trio import trio_path

@@ -31,12 +31,13 @@ from driftscope.inspect.reference.config import (
     LatentConfig,
     default_aux_layers,
 )
-from driftscope.inspect.reference.drafter import Drafter, Target
+from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.layers import (
     KVCache,
     LatentAttention,
     RMSNorm,
     Rotary,
+    Target,
     causal_attention,
 )
 from driftscope.trace.reader import Trace, read_trace

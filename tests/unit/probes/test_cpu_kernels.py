@@ -194,9 +194,9 @@ class Situation:
             room = torch.full((3, DEPTHS, 5), -1.0)
             # As in a row of the buffers: other layers' numbers lie between.
             distances = torch.full((3, DEPTHS, 2, bins.shape[-1]), torch.nan)
-        part = meter.part("layer", queries, room[:, : self.k].numpy())
+        mean = room[:, : self.k].numpy()
         by_distance = distances[:, : self.k, 1] if self.causal else None
-        fill = meter.plan([MassJob(part, table, by_distance)], chains)
+        fill = meter.plan([MassJob("layer", queries, None, mean, table, by_distance)], chains)
         assert fill is not None
         table.fill_(0)  # the engine goes on
         chains.position[:] = 0
@@ -246,7 +246,7 @@ def test_so_are_caches_of_another_type_than_the_drafters() -> None:
     meter = situation.meter(torch.bfloat16)
     queries, mean = torch.zeros(3, DEPTHS, MASS_HEADS * HEAD_SIZE), np.zeros((3, DEPTHS, 5))
     table = torch.zeros(3, 10, dtype=torch.int32)
-    wanted = MassJob(meter.part("layer", queries, mean), table)
+    wanted = MassJob("layer", queries, None, mean, table)
     assert meter.plan([wanted], situation.chains) is None
 
 

@@ -176,10 +176,10 @@ MAY_WAIT = {
     "a CPU's memory": {
         "buffers": "HostRing.__init__ HostRing.send Landing.fill array_of",
         "cpu_kernels": "CompiledKernels.__init__ CompiledKernels.finish PackedMeter._keys "
-        "PackedMeter.part PackedMeter.plan _blocks _floats",
+        "PackedMeter.plan _blocks _floats",
         "kernels": "TorchKernels.__init__ TorchKernels.begin TorchKernels._measure_states "
         "_confidence",
-        "meter": "Meter._chains",
+        "meter": "Meter._chains Meter._room",
         "near_misses": "_measured",
         "vllm/drafter": "CpuAttnKeys.score",
     },
