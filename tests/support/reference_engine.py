@@ -18,10 +18,10 @@ from typing import Literal
 
 import numpy as np
 import torch
-from support.reference_files import load_drafter, load_target, to_hf
+from support.reference_files import EOS_ID, KVCache, Target, load_drafter, load_target, to_hf
 from torch import Tensor
 
-from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
+from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.reference.drafter import (
     ChainStep,
     Context,
@@ -31,7 +31,7 @@ from driftscope.inspect.reference.drafter import (
     distance_masses,
     rms,
 )
-from driftscope.inspect.reference.layers import KVCache, Target, at_least_float32
+from driftscope.inspect.reference.layers import at_least_float32
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,

@@ -36,7 +36,6 @@ class LatentConfig:
         return cls(**sizes, scale=scale)
 
 
-BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
 _AUX = "eagle_aux_hidden_state_layer_ids"
 _STATES = 3
 """Number of captured layers of a drafter whose config names none."""

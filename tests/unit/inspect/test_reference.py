@@ -19,7 +19,15 @@ from support.reference_engine import (
     generate,
     replay,
 )
-from support.reference_files import load_drafter, load_target, save_drafter, save_target, to_hf
+from support.reference_files import (
+    KVCache,
+    Target,
+    load_drafter,
+    load_target,
+    save_drafter,
+    save_target,
+    to_hf,
+)
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -32,14 +40,7 @@ from driftscope.inspect.reference.config import (
     default_aux_layers,
 )
 from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.reference.layers import (
-    KVCache,
-    LatentAttention,
-    RMSNorm,
-    Rotary,
-    Target,
-    causal_attention,
-)
+from driftscope.inspect.reference.layers import LatentAttention, RMSNorm, Rotary, causal_attention
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import edges_of
 from driftscope.trace.segments import RELATIVE_ERROR

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from support.reference_engine import Chain, generate
-from support.reference_files import load_drafter, load_target
+from support.reference_files import EOS_ID, load_drafter, load_target
 
-from driftscope.inspect.reference.config import EOS_ID
 from driftscope_lab.trio import CONDITIONS, Condition, encode, load_prompts, trio_path
 from driftscope_lab.trio.prompts import (
     Conversation,

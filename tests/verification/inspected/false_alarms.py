@@ -29,14 +29,12 @@ from support.checkpoints import (
     speculators_names,
 )
 from support.reference_engine import generate
-from support.reference_files import load_drafter, load_target, save_drafter
+from support.reference_files import PAD_ID, Target, load_drafter, load_target, save_drafter
 
 from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope.inspect.checkpoints import open_target
 from driftscope.inspect.inspection import Answer
-from driftscope.inspect.reference.config import PAD_ID
 from driftscope.inspect.reference.drafter import ChainKeys, Drafter
-from driftscope.inspect.reference.layers import Target
 from driftscope.inspect.trial.trial import Bench
 from driftscope_lab.trio import Prompt, encode, load_prompts, trio_path
 from verification.inspected.plants import EAGLE3, EAGLE31, stored
