@@ -127,14 +127,14 @@ def parse_json(content: str | bytes) -> Any:
     return _loaded(content, parse_constant=lambda _: None)
 
 
-def parse_bounded_json(content: bytes, most_values: int = MAX_VALUES) -> Any:
+def parse_bounded_json(content: bytes) -> Any:
     """Return the value of a JSON text like `parse_json`, of a file whose numbers are computed with.
 
-    Raises ValueError also for more than `most_values` values, for NaN and for numbers beyond
+    Raises ValueError also for more than MAX_VALUES values, for NaN and for numbers beyond
     MAX_COUNT, such as 1e999.
     """
-    if sum(map(content.count, (b",", b"[", b"{"))) >= most_values:
-        raise ValueError(f"has more than {most_values} values")
+    if sum(map(content.count, (b",", b"[", b"{"))) >= MAX_VALUES:
+        raise ValueError(f"has more than {MAX_VALUES} values")
     return _loaded(
         content, parse_int=_bounded(int), parse_float=_bounded(float), parse_constant=_refused
     )

@@ -298,12 +298,12 @@ CHOICES = 4093
 divisor with the interval at which steps are recorded."""
 
 
-def detail_choices(every: int, seed: int = 0) -> bytes:
+def detail_choices(every: int) -> bytes:
     """Return [CHOICES] 1 or 0: whether a recorded step carries masses by distance and near misses,
     by the step's number modulo CHOICES; one step in `every` on average, none if it is 0.
 
     The choice depends on nothing but the step's number, so that tensor-parallel ranks make the same
     one, and the table costs a recorded step no call.
     """
-    draws = np.random.default_rng(seed).random(CHOICES)
+    draws = np.random.default_rng(0).random(CHOICES)
     return (draws * every < bool(every)).astype(np.uint8).tobytes()

@@ -100,18 +100,17 @@ class StartWitness:
         drafter: Drafter,
         layers: Mapping[str, WitnessedLayer],
         holder: Any,
-        attribute: str = "model",
         *,
         of_other_run: bool = False,
     ) -> None:
-        """`layers` of the drafter; the engine keeps its model as `attribute` of `holder`.
+        """`layers` of the drafter; the engine keeps its model as `holder.model`.
         `of_other_run`: what is judged is recorded while the watched chain is drafted again."""
         self._drafter, self._layers = drafter, layers
         self._times = OTHER_RUN if of_other_run else 1
         self._tokens: list[int] = []
         self._attentions: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         """What each layer makes of the watched queries, see `_attend`."""
-        self._holder, self._attribute = holder, attribute
+        self._holder = holder
         self._forwards: list[_Forward] = []
         self._hooks = contextlib.ExitStack()
         self.failed: Exception | None = None
@@ -132,11 +131,11 @@ class StartWitness:
         self._forwards, self.failed = [], None
         self._tokens, self._attentions = [], {}
         drafter, model = self._drafter, self._drafter.model
-        holder, attribute = self._holder, self._attribute
+        holder = self._holder
         with contextlib.ExitStack() as undo:
-            served = getattr(holder, attribute)
-            setattr(holder, attribute, TappedModel(served, self._around))
-            undo.callback(setattr, holder, attribute, served)
+            served = holder.model
+            holder.model = TappedModel(served, self._around)
+            undo.callback(setattr, holder, "model", served)
             for name, layer in self._layers.items():
                 keep = functools.partial(self._run, self._keep_attention, name)
                 undo.callback(layer.watch(keep))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 BOS: Final = "<s>"
-SYSTEM: Final = "<|system|>"
 USER: Final = "<|user|>"
 ASSISTANT: Final = "<|assistant|>"
 END: Final = "<|end|>"
@@ -42,14 +41,14 @@ class Conversation:
             yield "assistant", None if self.open and index == last else one.answer
 
 
-def templated(conversation: Conversation, *, first: str = BOS) -> str:
-    """Return the conversation in the chat template, after the text `first`."""
-    return first + "".join(_turn(role, text) for role, text in conversation.turns())
+def templated(conversation: Conversation) -> str:
+    """Return the conversation in the chat template."""
+    return BOS + "".join(_turn(role, text) for role, text in conversation.turns())
 
 
-def in_plain_text(conversation: Conversation, *, first: str = BOS) -> str:
+def in_plain_text(conversation: Conversation) -> str:
     """Return the conversation with its roles written out, without special tokens but the first."""
-    parts = [first]
+    parts = [BOS]
     for role, text in conversation.turns():
         parts.append(f"{PLAIN_ROLES[role]}:" + ("" if text is None else f" {text}\n\n"))
     return "".join(parts)

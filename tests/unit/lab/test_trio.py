@@ -82,8 +82,8 @@ def test_an_open_conversation_ends_where_its_answer_begins() -> None:
         "<s><|system|>\nBe brief.<|end|><|user|>\na<|end|><|assistant|>b<|end|>"
         "<|user|>\nc<|end|><|assistant|>"
     )
-    assert in_plain_text(OPEN, first="") == (
-        "System: Be brief.\n\nUser: a\n\nAssistant: b\n\nUser: c\n\nAssistant:"
+    assert in_plain_text(OPEN) == (
+        "<s>System: Be brief.\n\nUser: a\n\nAssistant: b\n\nUser: c\n\nAssistant:"
     )
 
 
