@@ -227,7 +227,7 @@ def _is_asked(question: Entry[Any], subject: Case | ReplayCase, cases: Sequence[
     if isinstance(subject, Case) or not cases:
         return True
     answered = any(case.replayed is subject for case in cases if not _is_blocked(case))
-    return question.topic is Topic.PAYS and not answered
+    return question.topic is Topic.PAYS and subject.with_and_without and not answered
 
 
 def _entry(finding: Finding) -> Entry[Any]:

@@ -178,7 +178,8 @@ def first_screen_of(
         if paying
         else _actions(cases, findings, answers, lead, subject)
     )
-    if not few and dict(marks).get(Topic.PAYS) is Answer.CANNOT_TELL:
+    dead = lead.headline is Headline.NOTHING_ACCEPTED
+    if not (few or dead) and dict(marks).get(Topic.PAYS) is Answer.CANNOT_TELL:
         measure = _to_know_whether_it_pays(answers, actions)
         actions = (*actions[: MOST_ACTIONS - len(measure)], *measure)
     return FirstScreen(

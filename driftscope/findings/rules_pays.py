@@ -33,6 +33,7 @@ from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import BaselineRun
 from driftscope.analysis.validity import RUN_EFFECT
 from driftscope.findings.case import Case, Deciding, Need, ReplayCase, Threshold, entry, question
+from driftscope.findings.causes import NOTHING_BELOW
 from driftscope.findings.finding import (
     Answer,
     Finding,
@@ -85,6 +86,7 @@ _WAITS = Threshold(
     "after the wait for its first token",
     source="driftscope: with less, the wait decides as much",
 )
+NOT_KNOWN = "whether speculation pays is not known, because there is no run without it"
 _WORDS = {
     Answer.YES: "speculation pays",
     Answer.NO: "speculation costs time",
@@ -415,7 +417,7 @@ def _by_model(case: Case) -> Finding:
     if bounds is None or not bounds[1].low > 1:
         return Finding(
             answer=Answer.CANNOT_TELL,
-            statement="whether speculation pays is not known, because there is no run without it",
+            statement=NOT_KNOWN,
             advice=_ask_both(case),
         )
     return Finding(
@@ -518,10 +520,22 @@ def slower_for_clients(case: ReplayCase) -> Finding | None:
 
 @question("Does speculation serve faster than no speculation?", Topic.PAYS, ReplayCase)
 def pays_for_clients(case: ReplayCase) -> Finding | None:
-    """Return whether speculation pays for the senders of the same prompts; None without a replay of
-    a server that does not speculate, or if a rule found that it does not."""
-    found = _measured_at_loads(case) if case.with_and_without else None
-    return None if found is not None and found.answer is Answer.NO else found
+    """Return whether speculation pays for the senders of the same prompts; None if a rule found
+    that it does not, or if nothing is accepted."""
+    if case.with_and_without:
+        found = _measured_at_loads(case)
+        return None if found.answer is Answer.NO else found
+    accepts = any((cell.mean_length or 0) > 1 + NOTHING_BELOW.value for cell in case.run.cells)
+    if case.reference is not None or not case.run.speculates or not accepts:
+        return None
+    command = to_tell(case)
+    return Finding(
+        topic=Topic.PAYS,
+        answer=Answer.CANNOT_TELL,
+        statement=NOT_KNOWN,
+        advice=f"To know, run `{command}`"
+        + (", restart it without its drafter, and run that again." if "://" in command else "."),
+    )
 
 
 def _without(advice: Advice) -> tuple[float | None, str]:
