@@ -56,8 +56,8 @@ class Result:
     words: str
 
 
-def missing(stage: str, device: str) -> str | None:
-    """Return the reason why this stage cannot run here; None if it can."""
+def missing(device: str) -> str | None:
+    """Return the reason why no stage can run here; None if they can."""
     for name in ("torch", "vllm", "safetensors"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed"
@@ -80,7 +80,7 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
     if had.get("complete"):
         state = "MISSED" if had["ok"] is False else "had"
         return Result(stage=name, state=state, words=had["verdict"])
-    if why := missing(name, options.device):
+    if why := missing(options.device):
         return Result(stage=name, state="CANNOT RUN", words=why)
     began, seconds = time.monotonic(), options.seconds or SECONDS[name]
     code = _run(name, seconds, options)
