@@ -268,7 +268,7 @@ class Recorder:
             return
         self._witness, self._run_recorded = None, self._run_served
         if verdict.unsure is None and not verdict.states_agree:
-            self._take = _never
+            self._take = lambda: False
             chain.forget()
             self._hooks.uninstall()
         elif verdict.fault is not None:  # what was measured of this chain has wrong masses
@@ -315,7 +315,7 @@ class Recorder:
     def verified(self, describe: Callable[[], Verification]) -> None:
         """Measure how nearly the tokens were right that the target has just rejected; call this
         while `near_misses.waiting`, before the step's draft."""
-        self._guard.run("verified", self._on_verified, describe)
+        self._guard.run("verified", lambda: self.near_misses.verified(describe()))
 
     def add_draft_time(self, seconds: float) -> None:
         """Count time that the drafter ran outside of `draft` in the step in progress."""
@@ -336,9 +336,6 @@ class Recorder:
     def _on_step_started(self, scheduled: Any) -> None:
         self.selection.learn(self._schedules.labels(scheduled))
         self._lengths = self._schedules.prompt_lengths(scheduled)
-
-    def _on_verified(self, describe: Callable[[], Verification]) -> None:
-        self.near_misses.verified(describe())
 
     def _on_draft_started(self, call: DraftCall) -> None:
         self._k = k = int(call.k)
@@ -401,10 +398,6 @@ class Recorder:
         )
         self._attributed_s, self._core_attributed_s = own_s, core_s
         self._writer.put((self._encode, done))
-
-
-def _never() -> bool:
-    return False
 
 
 def assemble_recorder(

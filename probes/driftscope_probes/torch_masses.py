@@ -103,7 +103,7 @@ def masses(
     if not len(chains.sink_slots):
         out[..., SINK] = torch.nan
     elif kind.bounded:
-        gone = _sink_out_of_sight(chains, kind.first_seen(own))
+        gone = (chains.sink_slots[-1] < kind.first_seen(own))[..., None]
         tensor_of(out)[..., SINK].masked_fill_(tensor_of(gone), torch.nan)
     return tensor_of(out)
 
@@ -220,11 +220,6 @@ def _classes(chains: Chains, slot: Array) -> torch.Tensor:
     first[:, :, 0] = (first[:, :, 1] + first[:, :, 2]) * is_sink
     first[:, :, 1:3] *= 1.0 - is_sink[:, None]
     return tensor_of(classes)
-
-
-def _sink_out_of_sight(chains: Chains, first_seen: Array) -> Array:
-    """Return [B, K, 1] bool: whether no sink slot is among those from `first_seen` [B, K] on."""
-    return (chains.sink_slots[-1] < first_seen)[..., None]
 
 
 def at_once(batch: int, k: int, heads: int, slots: int, device: torch.device) -> int:
