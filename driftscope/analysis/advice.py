@@ -17,9 +17,7 @@ from driftscope.analysis.time_per_token import (
     ONE_TOKEN,
     WIDEST,
     WORTH,
-    Policy,
     Prediction,
-    Recorded,
     RoundLength,
     Served,
     Times,
@@ -27,7 +25,6 @@ from driftscope.analysis.time_per_token import (
     gain_of,
     length_at,
     length_warnings,
-    policies,
     possible_growth,
     prediction,
     round_lengths,
@@ -307,12 +304,6 @@ class Advice:
     tokens_per_s: float | None
     """Output tokens per second of the busy engine with the K that ran, all requests together; None
     if a step takes no time."""
-    policies: tuple[Policy, ...] = ()
-    """Predictions of what each confidence threshold would have served; () if the run drafted
-    several K, or if drafts were trimmed already."""
-    held_out: float | None = None
-    """Relative error with which the step times of half of the run predict those of the other half,
-    mean over K and batch sizes by their steps."""
     doubt: str | None = None
     """Reason why the fastest K is not known, and what to record; None if it is known or if it is
     known which K to measure next."""
@@ -421,8 +412,6 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
     )
     schedule = schedule_of(_within_one(model), lengths, served, choice.k)
     overall = prediction(0, 1.0, whole, relative)
-    known = [(cell.held_out, cell.steps) for cell in run.cells if cell.held_out is not None]
-    steps = sum(number for _, number in known)
     fixed = by_size = None
     if choice.k is not None and (choice.k,) != run.ks:
         fixed = _config(run, {FIXED: choice.k}) if choice.k else NO_SPECULATION
@@ -449,34 +438,9 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         fixed_command=fixed,
         schedule_command=by_size,
         measure_command=None if choice.next is None else pays_command(run, other_k=choice.next.k),
-        policies=_policies(run, model, lengths),
-        held_out=sum(off * number for off, number in known) / steps if steps else None,
         doubt=_doubt(run, model, overall),
         least_gain=_least_gain(run),
     )
-
-
-def _policies(
-    run: RunSummary, model: CostModel, lengths: Sequence[RoundLength]
-) -> tuple[Policy, ...]:
-    """Return the policies tried on the run; () if its rounds were trimmed, because what they would
-    have accepted beyond is not known, or if it was served with several K."""
-    speed = _tokens_per_s(model, run)
-    if run.mixed or run.fallback.deliberate or run.fallback.cut_share >= TRIMMED or not speed:
-        return ()
-    return policies(
-        _within_one(model),
-        Recorded(
-            k=run.k,
-            length=lengths[run.k],
-            trimmed=run.confidence.calibration.trimmed,
-            tokens_per_s=speed,
-        ),
-    )
-
-
-TRIMMED = 0.01
-"""Share of the drafts that were cut before verification from which a run counts as trimmed."""
 
 
 def _within_one(model: CostModel) -> CostModel:
