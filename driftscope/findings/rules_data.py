@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from driftscope.analysis.figures.run_sums import Cohort, longer
 from driftscope.analysis.number_words import count, ks_of, lasted, listed, number, percent
@@ -41,14 +41,12 @@ differ."""
 
 def notes_on(run: RunSummary) -> list[Finding]:
     """Return every note on a run's data, those about data missing from its files first."""
-    doubts = [(name, affects, doubt(run)) for name, affects, doubt in _DOUBTS]
     return [
         *_recorded(run, "run"),
-        *(
-            note(message, run.label, name=name, affects=affects)
-            for name, affects, message in doubts
-            if message
-        ),
+        *_about_recording(run),
+        *_about_requests(run),
+        *_about_rounds(run),
+        *_about_chains(run),
     ]
 
 
@@ -77,90 +75,88 @@ def _recorded(run: RunSummary | BaselineRun | ReplaySummary, affects: str) -> li
     return [*lost, *noted]
 
 
-def _few_requests(run: RunSummary) -> str | None:
-    if run.clusters >= FEW_REQUESTS:
-        return None
-    counted = count(run.clusters, run.noun)
-    if run.noun == "request" and run.clusters < run.requests:
-        counted = f"{run.clusters} of {count(run.requests, run.noun)} have rounds that count"
-    return (
-        f"only {counted}: no finding that rests on an interval is certain; "
-        f"record {FEW_REQUESTS} or more {run.noun}s"
-    )
-
-
-def _repeats_unseen(run: RunSummary) -> str | None:
-    """Warn that intervals may be too narrow, and which findings are judged less certain for it."""
-    if not run.unseen:
-        return None
-    return (
-        "repeated prompts cannot be seen in this trace: if prompts repeat, intervals are narrower "
-        "than they should be, so no finding that rests on one is called high or certain. Record "
-        "with prompt digests on, or name the column that holds the sessions with --cluster"
-    )
-
-
-def _one_decides(run: RunSummary) -> str | None:
-    if run.requests < 2 or run.acceptance.mean_length_interval is not None:
-        return None
-    if run.independence is not None and run.independence.even:
-        return (
-            f"{count(run.clusters, run.noun)}, which are too few for a 95% interval of the "
-            f"acceptance; record {FEW_REQUESTS} or more {run.noun}s"
+def _about_recording(run: RunSummary) -> Iterator[Finding]:
+    """Yield which requests the recording shows in part."""
+    cohort, begun = run.cohort, run.recording.begun_before
+    if cohort is not None and not cohort.enough:
+        yield note(
+            f"cannot tell means and trends: {_edges(cohort)}, and less than half of the rounds are "
+            f"of other requests. All {cohort.served.rounds:,} rounds are shown, without intervals; "
+            f"{longer(cohort)}",
+            run.label,
+            name="unfinished",
+            affects="acceptance",
         )
-    return (
-        "one request has more than half of the rounds, so the acceptance has no 95% interval: it "
-        f"describes mostly that request; record {FEW_REQUESTS} or more requests of similar length"
-    )
+    elif cohort is not None:
+        yield note(
+            f"{count(cohort.left_out, 'round')} of {cohort.served.rounds:,} are left out of means "
+            f"and trends: {_edges(cohort)}. With them, as vLLM counts, rounds yield "
+            f"{number(cohort.served.mean_length)} tokens instead of "
+            f"{number(run.acceptance.mean_length)}",
+            run.label,
+            name="unfinished",
+            affects="acceptance",
+        )
+    if begun:
+        yield note(
+            f"the first rounds of {begun:,} of {count(run.requests, 'request')} are missing: the "
+            "recording began in the middle of them, or rows were lost. Late rounds of an answer "
+            "may accept more or less than early ones; leave such requests out with --since, or "
+            "record before requests come",
+            run.label,
+            name="begun_before",
+            affects="acceptance",
+        )
 
 
-def _length_goes_with_ease(run: RunSummary) -> str | None:
-    """Warn that an interval may be too narrow because easy answers also have more rounds."""
+def _about_requests(run: RunSummary) -> Iterator[Finding]:
+    """Yield what is to be known of the requests: too few, or alike."""
     known = run.independence
-    if known is None or known.length_correlation is None or not known.length_goes_with_ease:
-        return None
-    return (
-        f"{known.noun}s with more rounds also yield more tokens per round (correlation "
-        f"{known.length_correlation:.2f} over {count(known.clusters, known.noun)}), so the 95% "
-        f"interval of the acceptance length is "
-        f"too narrow. Record {ENOUGH_CLUSTERS} {known.noun}s or more. Averaged over requests "
-        f"instead of rounds, the acceptance length is "
-        f"{number(run.acceptance.mean_length_by_request)} instead of "
-        f"{number(run.acceptance.mean_length)}"
-    )
-
-
-def _unfinished(run: RunSummary) -> str | None:
-    """Warn about requests that the recording shows in part, left out or not."""
-    cohort = run.cohort
-    if cohort is None:
-        return None
-    edges = _edges(cohort)
-    if not cohort.enough:
-        return (
-            f"cannot tell means and trends: {edges}, and less than half of the rounds are of other "
-            f"requests. All {cohort.served.rounds:,} rounds are shown, without intervals; "
-            f"{longer(cohort)}"
+    if run.clusters < FEW_REQUESTS:
+        counted = count(run.clusters, run.noun)
+        if run.noun == "request" and run.clusters < run.requests:
+            counted = f"{run.clusters} of {count(run.requests, run.noun)} have rounds that count"
+        yield note(
+            f"only {counted}: no finding that rests on an interval is certain; "
+            f"record {FEW_REQUESTS} or more {run.noun}s",
+            run.label,
+            name="few_requests",
+            affects="run",
         )
-    return (
-        f"{count(cohort.left_out, 'round')} of {cohort.served.rounds:,} are left out of means and "
-        f"trends: {edges}. With them, as vLLM counts, rounds yield "
-        f"{number(cohort.served.mean_length)} tokens instead of "
-        f"{number(run.acceptance.mean_length)}"
-    )
-
-
-def _begun_before(run: RunSummary) -> str | None:
-    """Warn about requests whose first rounds were not recorded."""
-    begun = run.recording.begun_before
-    if not begun:
-        return None
-    return (
-        f"the first rounds of {begun:,} of {count(run.requests, 'request')} are missing: the "
-        "recording began in the middle of them, or rows were lost. Late rounds of an answer may "
-        "accept more or less than early ones; leave such requests out with --since, or record "
-        "before requests come"
-    )
+    if run.unseen:
+        yield note(
+            "repeated prompts cannot be seen in this trace: if prompts repeat, intervals are "
+            "narrower than they should be, so no finding that rests on one is called high or "
+            "certain. Record with prompt digests on, or name the column that holds the sessions "
+            "with --cluster",
+            run.label,
+            name="repeats_unseen",
+            affects="acceptance",
+        )
+    if run.requests > 1 and run.acceptance.mean_length_interval is None:
+        words = (
+            "one request has more than half of the rounds, so the acceptance has no 95% interval: "
+            f"it describes mostly that request; record {FEW_REQUESTS} or more requests of similar "
+            "length"
+        )
+        if known is not None and known.even:
+            words = (
+                f"{count(run.clusters, run.noun)}, which are too few for a 95% interval of the "
+                f"acceptance; record {FEW_REQUESTS} or more {run.noun}s"
+            )
+        yield note(words, run.label, name="one_request_decides", affects="run")
+    if known is not None and known.length_correlation is not None and known.length_goes_with_ease:
+        yield note(
+            f"{known.noun}s with more rounds also yield more tokens per round (correlation "
+            f"{known.length_correlation:.2f} over {count(known.clusters, known.noun)}), so the 95% "
+            f"interval of the acceptance length is too narrow. Record {ENOUGH_CLUSTERS} "
+            f"{known.noun}s or more. Averaged over requests instead of rounds, the acceptance "
+            f"length is {number(run.acceptance.mean_length_by_request)} instead of "
+            f"{number(run.acceptance.mean_length)}",
+            run.label,
+            name="length_goes_with_ease",
+            affects="acceptance",
+        )
 
 
 def _edges(cohort: Cohort) -> str:
@@ -170,8 +166,11 @@ def _edges(cohort: Cohort) -> str:
         began = count(cohort.early_requests, "request")
         edges.append(f"{began} had begun before the cut ({count(cohort.early_rounds, 'round')})")
     if cohort.late_requests:
-        began = count(cohort.late_requests, "request")
-        last = "too late" if cohort.duration_s is None else f"in the last {_span(cohort)}"
+        began, last = count(cohort.late_requests, "request"), "too late"
+        if cohort.duration_s is not None:
+            last = (
+                f"in the last {lasted(cohort.duration_s)}, within which 95% of the requests finish"
+            )
         edges.append(
             f"{cohort.running:,} had not finished when the recording was read, so {began} that "
             f"began {last} are not seen whole ({count(cohort.late_rounds, 'round')})"
@@ -179,140 +178,110 @@ def _edges(cohort: Cohort) -> str:
     return listed(edges)
 
 
-def _span(cohort: Cohort) -> str:
-    return f"{lasted(cohort.duration_s or 0.0)}, within which 95% of the requests finish"
-
-
-def _short_rounds(run: RunSummary) -> str | None:
+def _about_rounds(run: RunSummary) -> Iterator[Finding]:
+    """Yield what is to be known of the rounds: how they were drafted, cut and counted."""
+    warm, counts = warmest(run), run.fallback
+    if warm and run.manifest.draft_sampling == GREEDY and not tokens_are_wrong(run):
+        yield note(
+            f"requests were sampled (temperature up to {warm:g}), but the drafter drafts greedily, "
+            "as it does on vLLM's V1 runner: acceptance is lower than with a drafter that samples, "
+            "and lower than at temperature 0; compare it only with runs at the same temperature "
+            "and on the same runner",
+            run.label,
+            name="greedy_drafts",
+            affects="acceptance",
+        )
     short = run.recording.short_rounds / run.rounds
-    if run.manifest.method not in CHOOSES_LENGTH or not short:
-        return None
-    return (
-        f"the length of a draft is chosen by the drafter ({run.manifest.method}): "
-        f"{percent(short)} of the rounds drafted fewer than K tokens. Rates by depth count "
-        "only the rounds that drafted that depth and were accepted up to it; they hold for "
-        "drafts that this drafter makes that long, while vLLM's counters divide by all rounds"
-    )
+    if short and run.manifest.method in CHOOSES_LENGTH:
+        yield note(
+            f"the length of a draft is chosen by the drafter ({run.manifest.method}): "
+            f"{percent(short)} of the rounds drafted fewer than K tokens. Rates by depth count "
+            "only the rounds that drafted that depth and were accepted up to it; they hold for "
+            "drafts that this drafter makes that long, while vLLM's counters divide by all rounds",
+            run.label,
+            name="short_rounds",
+            affects="acceptance",
+        )
+    if counts.cut_share >= SOME_CUT:
+        reasons = [
+            f"{name.replace('_', ' ')} {percent(n / counts.drafts)}"
+            for name, n in sorted(counts.cut.items(), key=lambda cut: -cut[1])
+        ]
+        yield note(
+            f"{percent(counts.cut_share)} of the drafts were cut before verification "
+            f"({listed(reasons)}): rates by depth count only the tokens that were verified, while "
+            "vLLM's counters call the others rejected",
+            run.label,
+            name="cut_drafts",
+            affects="acceptance",
+        )
+    if counts.counted > MANY_UNCOUNTED * run.rounds:
+        reasons = [
+            f"{name.replace('_', ' ')} {n:,}"
+            for name, n in counts.by_reason.items()
+            if name in UndraftedReason.COUNTED
+        ]
+        accepted = (run.acceptance.mean_length - 1.0) * run.rounds
+        least = 1.0 + accepted / (run.rounds + counts.counted)
+        yield note(
+            f"{count(counts.counted, 'decode step')} had no draft ({listed(reasons)}) and are not "
+            "rounds here; vLLM may verify padding or an emptied draft instead and count it as "
+            "rejected, so its own counters may show an acceptance length down to "
+            f"{number(least)} instead of {number(run.acceptance.mean_length)}",
+            run.label,
+            name="counted_undrafted",
+            affects="acceptance",
+        )
+    if run.mixed:
+        differs = first_token_differs(run)
+        yield note(
+            f"rounds drafted {ks_of(run.ks)}: the acceptance length is as served, rates by depth "
+            "count only the rounds that drafted that depth, and segments of the run are compared "
+            f"at the run's mix of K{f'; {differs}' if differs else ''}",
+            run.label,
+            name="several_k",
+            affects="acceptance",
+        )
 
 
-def _cut_drafts(run: RunSummary) -> str | None:
-    """Say how many drafts were cut before verification, and why."""
-    counts = run.fallback
-    if counts.cut_share < SOME_CUT:
-        return None
-    reasons = [
-        f"{name.replace('_', ' ')} {percent(n / counts.drafts)}"
-        for name, n in sorted(counts.cut.items(), key=lambda cut: -cut[1])
-    ]
-    return (
-        f"{percent(counts.cut_share)} of the drafts were cut before verification "
-        f"({listed(reasons)}): rates by depth count only the tokens that were verified, while "
-        "vLLM's counters call the others rejected"
-    )
-
-
-def _counted_undrafted(run: RunSummary) -> str | None:
-    """Warn that the engine's own counters may be lower than the figures, and why."""
-    counted = run.fallback.counted
-    if counted <= MANY_UNCOUNTED * run.rounds:
-        return None
-    reasons = [
-        f"{name.replace('_', ' ')} {n:,}"
-        for name, n in run.fallback.by_reason.items()
-        if name in UndraftedReason.COUNTED
-    ]
-    accepted = (run.acceptance.mean_length - 1.0) * run.rounds
-    least = 1.0 + accepted / (run.rounds + counted)
-    return (
-        f"{count(counted, 'decode step')} had no draft ({listed(reasons)}) and are not rounds "
-        "here; vLLM may verify padding or an emptied draft instead and count it as rejected, so "
-        "its own "
-        f"counters may show an acceptance length down to {number(least)} instead of "
-        f"{number(run.acceptance.mean_length)}"
-    )
-
-
-def _several_k(run: RunSummary) -> str | None:
-    if not run.mixed:
-        return None
-    return (
-        f"rounds drafted {ks_of(run.ks)}: the acceptance length is as served, rates by depth count "
-        "only the rounds that drafted that depth, and segments of the run are compared at the "
-        f"run's mix of K{f'; {differs}' if (differs := first_token_differs(run)) else ''}"
-    )
-
-
-def _several_depths(run: RunSummary) -> str | None:
-    if not run.mixed or not run.recording.chains:
-        return None
-    return (
-        f"attention, hidden state and confidence by depth cover the chains of K = {run.depths} or "
-        "more, so that every depth is compared over the same chains; `--by k` shows each K "
-        "separately"
-    )
-
-
-def _no_chains(run: RunSummary) -> str | None:
-    if run.recording.chains:
-        return None
-    return (
-        "no chain was recorded: the report shows acceptance, but nothing measured inside the "
-        "drafter"
-    )
-
-
-def _broken_chains(run: RunSummary) -> str | None:
-    if not run.recording.broken_chains:
-        return None
-    return (
-        f"{count(run.recording.broken_chains, 'recorded chain')} with values that are not finite; "
-        "the means leave those values out"
-    )
-
-
-def _chunked_prefill(run: RunSummary) -> str | None:
+def _about_chains(run: RunSummary) -> Iterator[Finding]:
+    """Yield what is to be known of the recorded chains."""
     seen = run.recording
-    if not seen.chunked_chains or run.manifest.runner != "v1":
-        return None
-    return (
-        f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} belong to requests "
-        "whose drafter cache may be wrong. This happens with vLLM's V1 runner at the ends of "
-        "prompt chunks, near a context limit and, through the prefix cache, in later requests. "
-        "These chains are flagged in the trace and included in the means"
-    )
-
-
-def _greedy_drafts(run: RunSummary) -> str | None:
-    warm = warmest(run)
-    if not warm or run.manifest.draft_sampling != GREEDY or tokens_are_wrong(run):
-        return None
-    return (
-        f"requests were sampled (temperature up to {warm:g}), but the drafter drafts greedily, as "
-        "it does on vLLM's V1 runner: acceptance is lower than with a drafter that samples, and "
-        "lower than at temperature 0; compare it only with runs at the same temperature and on the "
-        "same runner"
-    )
-
-
-_DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
-    ("unfinished", "acceptance", _unfinished),
-    ("begun_before", "acceptance", _begun_before),
-    ("few_requests", "run", _few_requests),
-    ("repeats_unseen", "acceptance", _repeats_unseen),
-    ("one_request_decides", "run", _one_decides),
-    ("length_goes_with_ease", "acceptance", _length_goes_with_ease),
-    ("greedy_drafts", "acceptance", _greedy_drafts),
-    ("short_rounds", "acceptance", _short_rounds),
-    ("cut_drafts", "acceptance", _cut_drafts),
-    ("counted_undrafted", "acceptance", _counted_undrafted),
-    ("several_k", "acceptance", _several_k),
-    ("several_k", "masses", _several_depths),
-    ("no_chains", "masses", _no_chains),
-    ("broken_chains", "masses", _broken_chains),
-    ("chunked_prefill", "masses", _chunked_prefill),
-)
-"""Id of each note, the section next to which it is shown, and a function that returns its
-message or None."""
+    if run.mixed and seen.chains:
+        yield note(
+            f"attention, hidden state and confidence by depth cover the chains of K = {run.depths} "
+            "or more, so that every depth is compared over the same chains; `--by k` shows each K "
+            "separately",
+            run.label,
+            name="several_k",
+            affects="masses",
+        )
+    if not seen.chains:
+        yield note(
+            "no chain was recorded: the report shows acceptance, but nothing measured inside the "
+            "drafter",
+            run.label,
+            name="no_chains",
+            affects="masses",
+        )
+    if seen.broken_chains:
+        yield note(
+            f"{count(seen.broken_chains, 'recorded chain')} with values that are not finite; "
+            "the means leave those values out",
+            run.label,
+            name="broken_chains",
+            affects="masses",
+        )
+    if seen.chunked_chains and run.manifest.runner == "v1":
+        yield note(
+            f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} belong to requests "
+            "whose drafter cache may be wrong. This happens with vLLM's V1 runner at the ends of "
+            "prompt chunks, near a context limit and, through the prefix cache, in later requests. "
+            "These chains are flagged in the trace and included in the means",
+            run.label,
+            name="chunked_prefill",
+            affects="masses",
+        )
 
 
 MOST_LOST = 0.05

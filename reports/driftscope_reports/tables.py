@@ -14,7 +14,6 @@ from driftscope.analysis.replays import NO_INTERVAL, NOT_RECORDED, Cell
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 
 Columns = Sequence[tuple[str, Callable[[Any], str]]]
 """Head of each column of a table, and the cell that it makes of a row's record."""
@@ -198,7 +197,6 @@ def _cell_length(cell: Cell) -> str:
 
 # ---- two runs compared
 
-_MASSES = {SINK.name: "sink", PROMPT.name: "prompt", GENERATED.name: "output", SELF.name: "chain"}
 _WHOLE_NAMES = {LENGTH: LENGTH_NAME, **TIMES}
 """Names of figures over all requests that have no depth."""
 UNSURE = "chance?"
@@ -206,8 +204,7 @@ UNSURE = "chance?"
 
 def comparison_rows(comparison: Comparison) -> list[Difference]:
     """Return every compared figure, those that differ first."""
-    figures = (*comparison.differences, *comparison.masses.differences)
-    return sorted(figures, key=lambda row: (not row.differs, not is_unsure(row)))
+    return sorted(comparison.differences, key=lambda row: (not row.differs, not is_unsure(row)))
 
 
 def comparison_cells(row: Difference, *, longest: int | None = None) -> tuple[str, ...]:
@@ -218,8 +215,6 @@ def comparison_cells(row: Difference, *, longest: int | None = None) -> tuple[st
         named = f"{named[: longest - 1]}…"
     if row.segment != WHOLE:
         name = f"{named}: {f'to depth {row.depth}' if row.depth else 'length'}"
-    elif row.metric in _MASSES:
-        name = f"mass on {_MASSES[row.metric]}, depth {row.depth}"
     else:
         name = _WHOLE_NAMES.get(row.metric, f"accepted to depth {row.depth}")
     mark = "differs" if row.differs else UNSURE if is_unsure(row) else ""
