@@ -114,8 +114,7 @@ def answers(screen: FirstScreen) -> Markup | None:
     marks = [(sign, tone, f"{_QUESTIONS[topic]}: {mark}") for sign, tone, topic, mark in known]
     if not rows:
         return None
-    in_short = macro(_TEMPLATE, "marks", marks)
-    return part("fold", "answers", "Answers", in_short, macro(_TEMPLATE, "lines", rows))
+    return macro(_TEMPLATE, "answers", marks, rows)
 
 
 def findings(analysis: Analysis) -> Markup:
