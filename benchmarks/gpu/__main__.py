@@ -5,6 +5,7 @@ python3 -m benchmarks.gpu --out DIR [STAGE ...] [--seconds N] [--device cpu] [--
 truth     the live probe against the float64 reference; output without the probe, with every hook
           failing and at the default budget
 overhead  TPOT and throughput with and without the probe, and timelines of the worker
+real      `driftscope pays` of SmolLM2 and its drafters ($SMOLLM2, $DRAFTERS)
 long      minutes of mixed traffic: memory, dropped rows
 
 Each stage writes DIR/STAGE.json and DIR/STAGE.log, piece by piece. The same command resumes after
@@ -31,9 +32,9 @@ from benchmarks.results_file import REPO, ResultsFile, read
 
 SOURCES = (".", "probes", "reports", "lab", "tests")
 """Folders for PYTHONPATH of every stage, ahead of existing entries, relative to the repository."""
-GRACE_S = {"truth": 45.0, "overhead": 15.0, "long": 30.0}
+GRACE_S = {"truth": 45.0, "overhead": 15.0, "real": 10.0, "long": 30.0}
 """Stage -> time before its limit from which it begins nothing new, in seconds."""
-SECONDS = {"truth": 1800, "overhead": 3600, "long": 900}
+SECONDS = {"truth": 1800, "overhead": 3600, "real": 600, "long": 900}
 """Stage -> default time limit. It is not an estimate: the stage is stopped at the limit and resumes
 later."""
 
@@ -41,9 +42,9 @@ later."""
 def run_of(stage: str) -> Callable[[ResultsFile, Path, float], None]:
     """Return the function that runs a stage into its file, given the folder and the time by which
     it begins nothing new."""
-    from benchmarks.gpu import long, overhead, truth
+    from benchmarks.gpu import long, overhead, real, truth
 
-    return {"truth": truth.run, "overhead": overhead.run, "long": long.run}[stage]
+    return {"truth": truth.run, "overhead": overhead.run, "real": real.run, "long": long.run}[stage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +57,13 @@ class Result:
     words: str
 
 
-def missing(device: str) -> str | None:
-    """Return the reason why no stage can run here; None if they can."""
+def missing(stage: str, device: str) -> str | None:
+    """Return the reason why this stage cannot run here; None if it can."""
     for name in ("torch", "vllm", "safetensors"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed"
+    if stage == "real" and device == "cuda" and not os.environ.get("SMOLLM2"):
+        return "SMOLLM2 and DRAFTERS name no folders"
     # Another process is asked, because this one would keep GPU memory.
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if device == "cuda" and subprocess.run([sys.executable, "-c", code], check=False).returncode:
@@ -80,7 +83,7 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
     if had.get("complete"):
         state = "MISSED" if had["ok"] is False else "had"
         return Result(stage=name, state=state, words=had["verdict"])
-    if why := missing(options.device):
+    if why := missing(name, options.device):
         return Result(stage=name, state="CANNOT RUN", words=why)
     began, seconds = time.monotonic(), options.seconds or SECONDS[name]
     code = _run(name, seconds, options)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engines import measure, median_interval
-from benchmarks.gpu import long, overhead, truth
+from benchmarks.gpu import long, overhead, real, truth
 from benchmarks.gpu.__main__ import SECONDS
 from benchmarks.results_file import REPO, ResultsFile, read
 from benchmarks.turns import (
@@ -412,7 +412,7 @@ def test_stages_that_are_there_fail_or_cannot_run(tmp_path: Path) -> None:
     assert "CANNOT RUN" in done.stdout and "no CUDA GPU" in done.stdout
     done = run("speed", "--out", tmp_path)
     assert done.returncode == 2
-    assert "no stage speed; there are truth, overhead, long" in done.stderr
+    assert "no stage speed; there are truth, overhead, real, long" in done.stderr
 
 
 @pytest.mark.process
@@ -421,3 +421,16 @@ def test_a_stage_out_of_time_is_ended(tmp_path: Path) -> None:
     cut = run("overhead", "--device", "cpu", "--out", tmp_path, "--seconds", 0.2)
     assert cut.returncode == 1
     assert "OUT OF TIME" in cut.stdout
+
+
+def test_a_real_pair_is_asked_by_the_command_that_users_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMOLLM2", "/models/target")
+    monkeypatch.setenv("DRAFTERS", "a=/models/a,b=/models/b")
+    words = real.command("cuda", tmp_path)[3:]
+    assert words[:4] == ["pays", "/models/target", "--drafter", "a=/models/a"]
+    assert words[4:6] == ["--drafter", "b=/models/b"]
+    answer = {"topic": "pays", "answer": "yes", "statement": "It pays."}
+    other = {"topic": "acceptance", "answer": "no", "statement": "It drops."}
+    assert real.answers({"findings": [other, answer], "answers": [answer]}) == "It pays."
