@@ -37,18 +37,13 @@ Commands = Callable[[Path, Path, Path], list[list[object]]]
 
 def _reports(run: Path, usual: Path, out: Path) -> list[list[object]]:
     """`usual` is a run without anything odd."""
-    return [
-        ["analyze", run, usual, "--by", "context", "-o", out / "r.html", "--json"],
-        ["analyze", run, "--baseline", PLAIN, "--format", "markdown", "-o", out / "r.md"],
-    ]
+    options = ("--baseline", PLAIN, "--by", "context", "-o", out / "r.html", "--json")
+    return [["analyze", run, usual, *options]]
 
 
 def _comparisons(run: Path, usual: Path, out: Path) -> list[list[object]]:
     return [
         ["compare", usual, run],
-        ["compare", run, run, "--json"],
-        ["compare", run, PLAIN, "--json"],
-        ["advise", run],
         ["advise", run, usual, "--baseline", PLAIN, "--json"],
     ]
 
@@ -67,11 +62,22 @@ def _looks(run: Path, usual: Path, out: Path) -> list[list[object]]:
     ]
 
 
+def _other_outputs(run: Path, usual: Path, out: Path) -> list[list[object]]:
+    """Other outputs of what the commands above compute of the same runs."""
+    return [
+        ["analyze", run, "--baseline", PLAIN, "--format", "markdown", "-o", out / "r.md"],
+        ["compare", run, run, "--json"],
+        ["compare", run, PLAIN, "--json"],
+        ["advise", run],
+    ]
+
+
 COMMANDS: dict[str, Commands] = {
     "analyze": _reports,
     "compare": _comparisons,
     "check": _gates,
     "watch": _looks,
+    "others": _other_outputs,
 }
 
 
@@ -97,7 +103,10 @@ IN_MAKE_SAME = [name for name in RECORDED if not name.endswith(("drifting", "run
 """Recorded runs whose answers `make same` compares."""
 
 
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.nightly] * (kind == "others")) for kind in COMMANDS],
+)
 @pytest.mark.parametrize(
     "name",
     [

@@ -118,13 +118,12 @@ def test_what_needs_a_run_is_refused_without_one(option: tuple[object, ...]) -> 
 
 @pytest.mark.slow
 def test_only_a_length_to_compare_with_makes_a_drafter_sound() -> None:
+    """`tests/engines/test_inspected.py` has inspections without one."""
     arguments = trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio", "--limit", 8
     # The interval of 8 prompts is about a sixth of the length wide.
-    ends = [((), EXIT_OK), (("--expected-length", 3), EXIT_OK), (("--expected-length", 8), 3)]
-    found = [_inspect(*arguments, *option, "--json") for option, _ in ends]
-    assert [done.returncode for done in found] == [code for _, code in ends]
-    answers = [json.loads(done.stdout)["answer"] for done in found]
-    assert answers == [Answer.NOT_COMPARED, Answer.SOUND, Answer.UNEXPLAINED]
+    for length, code, answer in ((3, EXIT_OK, Answer.SOUND), (8, 3, Answer.UNEXPLAINED)):
+        done = _inspect(*arguments, "--expected-length", length, "--json")
+        assert (done.returncode, json.loads(done.stdout)["answer"]) == (code, answer)
 
 
 def test_a_page_is_written_beside_the_table_and_its_place_is_told(tmp_path: Path) -> None:

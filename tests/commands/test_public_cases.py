@@ -10,7 +10,14 @@ from verification.cases.__main__ import answer, prepared
 from verification.cases.catalogue import CASES, Case
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-QUICK = [case for case in CASES if not case.slow]
+AT_NIGHT = ("32", "33", "35")
+"""Checkpoints of classes that only vLLM's own code knows: `tests/engines/test_inspected.py` has
+these classes in one process of vLLM, where each of these cases starts its own."""
+QUICK = [
+    pytest.param(case, id=case.number, marks=[pytest.mark.nightly] * (case.number in AT_NIGHT))
+    for case in CASES
+    if not case.slow
+]
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +27,6 @@ def folder_and_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[P
         yield folder, url
 
 
-@pytest.mark.parametrize("case", QUICK, ids=[case.number for case in QUICK])
+@pytest.mark.parametrize("case", QUICK)
 def test_a_case_is_right(case: Case, folder_and_url: tuple[Path, str]) -> None:
     assert answer(case, *folder_and_url).faults == ()

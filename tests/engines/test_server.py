@@ -274,7 +274,7 @@ def _swallow(server: Server) -> None:
             ask(server, 6, 400)
 
 
-@pytest.mark.parametrize("runner", ["v1", "v2"])
+@pytest.mark.parametrize("runner", [pytest.param("v1", marks=pytest.mark.nightly), "v2"])
 def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
     job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"})
     said = run_scene("control", job, tmp_path)
@@ -400,9 +400,9 @@ def _text(answer: dict[str, Any]) -> str:
 RATES = [0.95, 0.9, 0.85, 0.8, 0.8, 0.8, 0.8, 0.8]
 
 
-def _job(rule: str, **more: Any) -> Job:
+def _job(rule: str) -> Job:
     job = Job(
-        drafter="eagle31", requests=4, sampling={"max_tokens": 24}, probe={"EVERY": "1"}, **more
+        drafter="eagle31", requests=4, sampling={"max_tokens": 24}, probe={"EVERY": "1"}, **V2
     )
     drawn = {"synthetic_acceptance_rates": RATES} if rule == "synthetic" else {}
     speculation = {**engine(job)["speculative_config"], "rejection_sample_method": rule, **drawn}
@@ -410,10 +410,12 @@ def _job(rule: str, **more: Any) -> Job:
 
 
 @pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def rules(
+    outcomes: dict[str, Outcome], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Outcome]:
     folder: Path = tmp_path_factory.mktemp("rules")
-    v2 = {rule: _job(rule, **V2) for rule in ("synthetic", "block")}  # vLLM's V1 has none on a CPU
-    return run_jobs({"standard": _job("standard"), **v2}, folder)
+    v2 = {rule: _job(rule) for rule in ("synthetic", "block")}  # vLLM's V1 has none on a CPU
+    return {"standard": outcomes["v2 eagle31"], **run_jobs(v2, folder)}
 
 
 def test_the_rule_is_in_the_manifest(rules: dict[str, Outcome]) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from support.engine_process.job import K, Outcome, run_jobs
 from support.engine_process.situations_main import LIVE
-from verification.situations import LOST, SITUATION_JOBS, STOP_TOKEN, asks_of, k_jobs
+from verification.situations import AT_NIGHT, LOST, SITUATION_JOBS, STOP_TOKEN, asks_of, k_jobs
 from verification.situations_truth import Compared, compared, origin, skipped_places
 from verification.truth import MASSES
 
@@ -35,10 +35,11 @@ VISIBLE = 1e-3
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def engines(at_night: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Outcome by name of the job."""
     folder: Path = tmp_path_factory.mktemp("situations")
-    return run_jobs({**SITUATION_JOBS, **OLDER_JOBS}, folder)
+    jobs = {n: job for n, job in SITUATION_JOBS.items() if at_night or n not in AT_NIGHT}
+    return run_jobs({**jobs, **OLDER_JOBS}, folder)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def verify_of(outcome: Outcome) -> pd.DataFrame:
     return table
 
 
-@pytest.mark.parametrize("name", ["tight v1", "flows v1"])
+@pytest.mark.parametrize("name", ["tight v1", pytest.param("flows v1", marks=pytest.mark.nightly)])
 def test_the_probe_changes_no_output_and_no_schedule(
     engines: dict[str, Outcome], name: str
 ) -> None:
@@ -69,7 +70,7 @@ def test_the_probe_changes_no_output_and_no_schedule(
     ]
 
 
-@pytest.mark.parametrize("kind", ["tight", "flows"])
+@pytest.mark.parametrize("kind", ["tight", pytest.param("flows", marks=pytest.mark.nightly)])
 def test_v2_gives_the_tokens_of_v1_without_the_probe(
     engines: dict[str, Outcome], kind: str
 ) -> None:

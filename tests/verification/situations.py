@@ -277,6 +277,9 @@ SITUATION_JOBS = {
 Structured output is not tested on V2: Triton's interpreter cannot run its kernel. Temperature is
 not tested on V1: without Triton, vLLM's rejection sampler reads uninitialised temperatures on
 CPU."""
+AT_NIGHT = ("flows v1 off",)
+"""Jobs that `make test` leaves to `make nightly`: there, tight engines show that the probe changes
+nothing and that V2 serves V1's tokens."""
 
 
 def k_jobs(older: Sequence[Path]) -> dict[str, Job]:
