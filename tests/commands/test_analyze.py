@@ -19,6 +19,8 @@ from support.simulate import Truth, simulate
 
 from driftscope.trace.manifest import MANIFEST, read_manifest
 
+pytestmark = pytest.mark.slow
+
 MAIN = "from driftscope.cli.app import main; main()"
 
 

@@ -42,6 +42,8 @@ from driftscope.trace.manifest import Manifest
 from driftscope.trace.reader import read_trace
 from driftscope.workloads.suites.prompts import prompts_of
 
+pytestmark = pytest.mark.slow
+
 TRUTH = Truth(requests=40, rounds=10, k=4)
 WARM = (Prompts(temperature=0.7),)
 

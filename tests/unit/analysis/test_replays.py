@@ -219,6 +219,7 @@ def test_prompts_of_one_name_and_other_lengths_are_not_the_same(tmp_path: Path) 
     assert other.versus[0].length_ratio is None
 
 
+@pytest.mark.slow
 def test_twelve_conditions_without_a_difference_rarely_show_one(tmp_path: Path) -> None:
     def rows(seed: int) -> list[ClientRow]:
         drawn = np.random.default_rng(seed).integers(0, 5, (12, 30)).tolist()

@@ -23,6 +23,8 @@ from driftscope.pipeline import conclude, summarise
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import UndraftedReason
 
+pytestmark = pytest.mark.slow
+
 BY_BATCH = Truth(
     requests=120,
     rounds=40,
@@ -86,7 +88,6 @@ def test_counts_over_all_rounds_would_not_hold_it(by_batch: RunSummary) -> None:
     assert by_batch.acceptance.marginal[4] == pytest.approx(BY_BATCH.marginal()[4], abs=0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 4, 7])
 def test_each_k_holds_its_own_truth_where_acceptance_falls_with_the_batch(k: int) -> None:
     truth, trials, hits = replace(HARDER, requests=60, rounds=20), 200, np.zeros(k)

@@ -25,6 +25,8 @@ from driftscope.findings.catalogue import Analysis
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import MANIFEST, read_manifest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 GALLERY = ROOT / "reports" / "gallery" / "traces"
 SCREENS = ROOT / "tests" / "unit" / "findings" / "data" / "screens.json"

@@ -438,6 +438,7 @@ def test_any_value_of_a_config_in_the_speculators_format(tmp_path: Path) -> None
         _attempt(drafter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "generation_config.json"])
 def test_any_value_of_a_targets_files(tmp_path: Path, name: str) -> None:
     target = linked(TARGET, tmp_path / "target")
