@@ -18,7 +18,7 @@ import pytest
 from benchmarks.engines import measure, median_interval
 from benchmarks.gpu import long, overhead, real, truth
 from benchmarks.gpu.__main__ import SECONDS
-from benchmarks.results_file import REPO, ResultsFile, read
+from benchmarks.results_file import REPO, ResultsFile
 from benchmarks.turns import (
     AGAIN,
     BUDGET,
@@ -197,11 +197,6 @@ def test_devices_are_not_mixed(tmp_path: Path) -> None:
     ResultsFile(path, "cpu").write()
     with pytest.raises(SystemExit, match="is of device cpu"):
         ResultsFile(path, "cuda")
-
-
-def test_a_file_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path / "none.json") == {}
-    assert read(None) == {}
 
 
 CHECKED: dict[str, Any] = {

@@ -28,7 +28,7 @@ from benchmarks.calibration.causes import (
 from driftscope.analysis.statistics.strata import Cells, context_within_label, labels_within_context
 from driftscope.findings.catalogue import CATALOGUE
 from driftscope.findings.finding import Finding, Severity, Trust
-from driftscope.findings.rules_circumstances import boundary_dip, region_costs
+from driftscope.findings.rules_circumstances import region_costs
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.reader import read_trace
 
@@ -183,11 +183,3 @@ def test_the_most_frequent_kind_may_be_the_one_that_accepts_less() -> None:
 @pytest.mark.slow
 def test_a_kind_with_too_few_rounds_changes_little() -> None:
     assert region_costs(case_of_text(of(0.01, -1.6))) is None
-
-
-@pytest.mark.slow
-def test_begins_of_blocks_are_named_if_they_accept_less() -> None:
-    found = boundary_dip(case_of_text(replace(of(0.5, 0.0), boundary=-1.6)))
-    assert found is not None
-    assert found.evidence["kept"] < 0.75
-    assert boundary_dip(case_of_text(of(0.5, 0.0))) is None

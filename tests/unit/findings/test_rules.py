@@ -15,7 +15,6 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.advice import NO_SPECULATION
-from driftscope.analysis.figures.attention_drift import Answer
 from driftscope.analysis.figures.verified_chains import WithinRequest
 from driftscope.analysis.number_words import percent
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
@@ -56,26 +55,10 @@ def _one(found: Analysis, name: str) -> Finding:
     return finding
 
 
-def test_a_drafter_that_prefers_recent_tokens_at_every_depth_does_not_drift(
-    analyse: Analyse,
-) -> None:
-    """Half of the attention is on the chain at depth 4, and on the same places at depth 1."""
-    found = analyse(replace(HEALTHY, self_last=0.5, near=0.5))
-    assert "attention_moves_to_chain" not in _ids(found)
-    assert found.runs[0].attention_drift is not None
-    assert found.runs[0].attention_drift.answer is Answer.NO_DRIFT
-
-
 def test_dead_tail_names_the_option(analyse: Analyse) -> None:
     finding = _one(analyse(Spec(conditional=(0.7, 0.3, 0.0, 0.0), rounds=30)), "acceptance_dies")
     assert finding.evidence["dead_depth"] == 3
     assert "num_speculative_tokens to 2" in finding.advice
-
-
-def test_a_level_is_not_drift(analyse: Analyse) -> None:
-    """A drafter whose figures are the same at every depth gets no drift finding."""
-    found = analyse(Spec(growth=1.0, self_last=0.05, sink=(0.1, 0.1), conditional=EASY))
-    assert not _ids(found) & {"hidden_state_grows", "attention_moves_to_chain", "sink_lost"}
 
 
 @pytest.mark.parametrize(

@@ -266,10 +266,6 @@ def test_runs_that_differ_are_warned_of_on_the_first_screen(page: Page) -> None:
     assert at < page.words.index("Findings and what to do")
 
 
-def test_same_runs_same_bytes(tmp_path: Path, analysis: Analysis) -> None:
-    assert to_html(pair(tmp_path)) == to_html(analysis)
-
-
 def test_plotly_is_the_published_bundle_and_its_licence_is_in_the_page(page: Page) -> None:
     unpacked = gzip.decompress(plotly())
     assert hashlib.sha256(unpacked).hexdigest() == PLOTLY

@@ -219,12 +219,6 @@ def test_a_run_at_one_names_the_command_that_finds_the_cause(tmp_path: Path) -> 
         assert ("driftscope analyze" in output) is said
 
 
-def test_a_page_of_counters_at_one_is_said_as_well() -> None:
-    page = LLAMACPP_PAGE.format(rounds=40, accepted=0)
-    with _serving(page) as url:
-        assert "nothing is accepted" in CliRunner().invoke(app, ["watch", url, "--once"]).output
-
-
 def test_replicas_of_a_page_are_listed_the_worst_first() -> None:
     with _serving(PAGE.read_text()) as url:
         lines = CliRunner().invoke(app, ["watch", url, "--once"]).output.splitlines()

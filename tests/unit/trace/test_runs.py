@@ -152,14 +152,6 @@ def test_links_are_not_followed_and_the_search_has_a_depth(tmp_path: Path) -> No
     assert list(search(tmp_path)) == [deep]
 
 
-def test_a_closed_run_is_removed_whole_and_nothing_else(tmp_path: Path) -> None:
-    run, other = (write_run(tmp_path / name, SPEC) for name in ("run", "other"))
-    before = sorted(path.name for path in other.iterdir())
-    remove(run)
-    assert not run.exists()
-    assert sorted(path.name for path in other.iterdir()) == before
-
-
 def _refused(run: Path, words: str, **how: bool) -> None:
     with pytest.raises(TraceError, match=words):
         remove(run, **how)

@@ -77,12 +77,6 @@ def test_a_manifest_that_names_other_captured_layers_than_the_chains_have_is_ref
         _summary(tmp_path / "run", Spec(aux_layers=(1, 2)))
 
 
-def test_classes_sum_to_one_at_every_depth(tmp_path: Path) -> None:
-    found = _summary(tmp_path / "run").attention
-    classes = (found.sink_mass, found.prompt_mass, found.generated_mass, found.self_mass)
-    assert np.sum([c for c in classes if c is not None], axis=0) == pytest.approx([1.0] * 4)
-
-
 def test_a_short_round_counts_at_the_depths_that_it_drafted(tmp_path: Path) -> None:
     """vLLM counts accepted per position over all drafts: that is `counted`."""
     trace = read_trace(write_run(tmp_path / "run", Spec(requests=1, rounds=1)))
