@@ -1,4 +1,4 @@
-"""What analyze, compare, check and advise conclude, as JSON documents.
+"""Conclusions of analyze, compare, check and advise as JSON documents.
 
 Each document is a record, whose fields other tools may build on.
 `driftscope.boundary.json_document` writes it, `driftscope.json_schema` makes its schema from it.
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvisedAction:
-    """What the first screen advises to do."""
+    """Action that the first screen advises."""
 
     id: str
     """Id of the finding that advises it."""
@@ -64,7 +64,7 @@ class ShownScreen:
     cause: str
     """Finding that badge and first action are about; empty if the headline tells it."""
     actions: tuple[AdvisedAction, ...]
-    """What to do, most urgent first."""
+    """Actions, most urgent first."""
     figures: tuple[KeyFigure, ...]
 
 
@@ -171,7 +171,7 @@ def comparison_to_json(comparison: Comparison) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOutcome:
-    """What became of one rule of a gate for one run."""
+    """Outcome of one rule of a gate for one run."""
 
     rule: str
     name: str | None

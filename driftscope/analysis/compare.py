@@ -160,7 +160,7 @@ class Comparison:
     """Share of each label at which differences over all requests are taken; empty if they are
     taken as served, see `driftscope.analysis.compare`."""
     comparability: Comparability = NO_DIFFERENCE
-    """What else differs between the runs."""
+    """Further differences between the runs."""
     where: str | None = None
     """Condition that the compared rows of both runs meet; None: all rows."""
 
@@ -181,7 +181,7 @@ class Comparison:
 
     @property
     def claim(self) -> Claim:
-        """What the comparison is about."""
+        """Subject of the comparison."""
         return Claim.SPEED if self.at(TPOT) else Claim.ACCEPTANCE
 
     @property

@@ -100,7 +100,7 @@ class Language:
     option: str
     """Begin of its errors."""
     consists: str
-    """What a condition consists of, in words."""
+    """Parts of a condition, in words."""
     example: str
     tokens: frozenset[TokenType]
     nodes: Mapping[type[exp.Expression], frozenset[str]]

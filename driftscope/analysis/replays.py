@@ -247,7 +247,7 @@ class ReplayFigures:
     gpu_power_w: float | None = None
     """Mean power of these GPUs together, in watts."""
     validity: Validity
-    """What the measurement is of, and the smallest change that it can show."""
+    """Content of the measurement, and the smallest change that it can show."""
     problems: tuple[str, ...] = ()
 
 

@@ -68,14 +68,14 @@ def kind_of_text(texts: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """What a measurement is of, and the smallest change that it can show."""
+    """Content of a measurement, and the smallest change that it can show."""
 
     content_valid: bool | None
     """Whether its figures hold for requests as users send them; None if that cannot be told."""
     reasons: tuple[str, ...]
     """Why it is not content-valid, or what is not known."""
     prompts: str | None
-    """What the prompts are made of: "text" or "random tokens"; None if that is not known."""
+    """Content of the prompts: "text" or "random tokens"; None if that is not known."""
     ignores_stop: bool | None
     """Whether answers went on after their end; None if that is not known."""
     cut: int | None

@@ -55,11 +55,11 @@ class Case:
     """Whether its reference accepts more, by that comparison; for the reference itself, whether
     some run that is compared with it accepts more."""
     comparability: Comparability = NO_DIFFERENCE
-    """What else differs between the reference and this run."""
+    """Further differences between the reference and this run."""
     plain: BaselineRun | None = None
     """Run of the same target without speculation."""
     plain_comparability: Comparability = NO_DIFFERENCE
-    """What differs between `plain` and this run, apart from speculation."""
+    """Differences between `plain` and this run, apart from speculation."""
     speedup: tuple[float, Interval] | None = None
     """Speed compared with `plain`, with its 95% interval, as `driftscope compare` has it."""
     replayed: ReplayCase | None = None
@@ -67,7 +67,7 @@ class Case:
     one of a server that does not speculate."""
     advice: Advice | None = None
     found: tuple[Finding, ...] = ()
-    """What the rules found; for rules and questions that are evaluated after them."""
+    """Findings of the rules; for rules and questions that are evaluated after them."""
 
     def is_answered(self, topic: Topic) -> bool:
         """Return whether a finding answers the question of a topic."""
@@ -118,7 +118,7 @@ class ReplayCase:
     speeds: tuple[SpeedAtLoad, ...] = ()
     """Speed compared with the reference, by load, on the same prompts."""
     comparability: Comparability = NO_DIFFERENCE
-    """What else differs between the reference and this replay."""
+    """Further differences between the reference and this replay."""
 
     @property
     def with_and_without(self) -> bool:

@@ -161,7 +161,7 @@ def acceptance_simulated(case: Case) -> Finding | None:
     deciding=_lowest_rate,
 )
 def acceptance_dies(case: Case) -> Finding | None:
-    """Of the rounds that get to this depth, practically none is accepted there: what is drafted
+    """Practically none of the rounds that get to this depth is accepted there: what is drafted
     from there on is thrown away."""
     run, dead = case.run, dead_depth(case.run)
     if dead is None or loss_of(run) is not Loss.STOPS:

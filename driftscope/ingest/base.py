@@ -75,7 +75,7 @@ class RequestCounts:
     verified: int | None = None
     histogram: Histogram | None = None
     by_verified: ByVerified | None = None
-    """The same rounds by what they verified; None if the file does not say it."""
+    """These rounds by what they verified; None if the file does not say it."""
     question: str | None = None
     """Identifier of the question, if the file names it: requests of two files with the same one are
     compared in pairs."""
@@ -117,7 +117,7 @@ class IngestedFigures:
     output_tokens_per_s: float | None = None
     """Output tokens per second, of all requests together."""
     prompts: str | None = None
-    """What the prompts are made of, see `driftscope.analysis.validity`."""
+    """Content of the prompts, see `driftscope.analysis.validity`."""
     ignores_stop: bool | None = None
     """Whether the tool told the server to go on after the end of an answer."""
     assumptions: tuple[str, ...] = ()

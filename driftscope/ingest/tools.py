@@ -165,7 +165,7 @@ _SGLANG_PROMPTS = {
     **dict.fromkeys(("random-ids", "generated-shared-prefix"), RANDOM),
     **dict.fromkeys(("random", "sharegpt", "longbench_v2", "mooncake", "speed-bench"), TEXT),
 }
-"""What the prompts of a data set are made of; "random" cuts ShareGPT's texts to a random length
+"""Content of the prompts of a data set; "random" cuts ShareGPT's texts to a random length
 (sglang/benchmark/datasets)."""
 _SINCE = (
     "its acceptance length is the server's since its start, not this run's; times are the run's"

@@ -95,7 +95,7 @@ class EngineAnswer:
     architecture: str | None
     """Name that it looked up; None if it did not come so far."""
     results: tuple[CheckResult, ...]
-    """What it refuses, and parameters that it leaves without weights."""
+    """Tensors that it refuses, and parameters that it leaves without weights."""
     parameters: Mapping[str, tuple[int, ...]]
     """Parameters of the class that it built, with their shapes."""
     unknown: str

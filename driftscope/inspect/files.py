@@ -395,7 +395,7 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFiles:
-    """Which file holds which tensor. Headers are read when a tensor is asked for, so that shards
+    """Files of a checkpoint by tensor. Headers are read when a tensor is asked for, so that shards
     that nothing asks for may be absent."""
 
     files: tuple[Path, ...]

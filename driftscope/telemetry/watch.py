@@ -66,7 +66,7 @@ OUTLIER_SHARE = 0.85
 """Share of the siblings' median length below which a replica is named; the alert
 DriftscopeFleetOutlier has the same."""
 OUTLIER_GAUGE = 0.7
-"""The same for a length of one log interval."""
+"""That share for a length of one log interval."""
 _BY_CHANCE = 0.005
 """Share of pages on which a healthy replica may be named for the distance of its count of accepted
 tokens from its siblings'."""

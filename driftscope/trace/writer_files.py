@@ -1,4 +1,4 @@
-"""What a writer does to a run directory: creates it and its manifest, appends record files within a
+"""A writer's work on a run directory: creates it and its manifest, appends record files within a
 limit, seals full segments, and keeps a status file that can report a full disk even on that disk.
 """
 

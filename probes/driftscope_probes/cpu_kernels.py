@@ -1,4 +1,4 @@
-"""What the probe does on a CPU in machine code: `CompiledKernels` and `PackedMeter`, and the
+"""The probe's machine code for a CPU: `CompiledKernels` and `PackedMeter`, and the
 thread beside the engine's thread on which they may run.
 
 `cpu_programs` has the compiled functions. On a CPU the cost of plain torch is that of its many

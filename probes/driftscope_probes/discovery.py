@@ -1,4 +1,4 @@
-"""What the outputs of a loaded drafter are, found by watching one forward.
+"""The outputs of a loaded drafter, identified by watching one forward.
 
 A drafter's class says little: heads of one method hand over the state before their final norm or
 after it, have several norms or none. So one forward over made-up rows is watched, without compiled

@@ -41,8 +41,8 @@ OUTPUT_WITHIN = 1e-3
 """Largest difference of an attention layer's float32 result on a CPU, relative to its largest
 number."""
 OUTPUT_WITHIN_ROUNDED = 4e-2
-"""The same for types of 16 bits, in which kernels round the weights, and on a GPU, whose kernels
-multiply float32 numbers as TF32."""
+"""That tolerance for types of 16 bits, in which kernels round the weights, and on a GPU, whose
+kernels multiply float32 numbers as TF32."""
 OTHER_RUN = 25
 """Factor of the tolerances of what was recorded of another run of the same chain: padded to another
 size, products of 16 bits are rounded otherwise."""
@@ -57,7 +57,7 @@ class Verdict:
     """Result of the witness."""
 
     fault: str | None
-    """What did not agree; None if everything did, or nothing was compared."""
+    """Part that did not agree; None if everything did, or nothing was compared."""
     unsure: str | None
     """Why not everything was compared; None if it was."""
     states_agree: bool
@@ -109,7 +109,7 @@ class StartWitness:
         self._times = OTHER_RUN if of_other_run else 1
         self._tokens: list[int] = []
         self._attentions: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        """What each layer makes of the watched queries, see `_attend`."""
+        """Output of each layer for the watched queries, see `_attend`."""
         self._holder = holder
         self._forwards: list[_Forward] = []
         self._hooks = contextlib.ExitStack()

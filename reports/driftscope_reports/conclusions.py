@@ -1,4 +1,4 @@
-"""What a report concludes: first screen with its picture, answers, cards of findings, terms.
+"""Conclusions of a report: first screen with its picture, answers, cards of findings, terms.
 
 All of them render `Analysis.findings` and `Analysis.answers`; no sentence appears twice.
 """

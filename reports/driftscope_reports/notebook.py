@@ -75,7 +75,7 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """What the first screen says, a sentence a line: the headline first."""
+        """Sentences of the first screen, one a line, the headline first."""
         return "\n".join(self.analysis.verdict)
 
     @property

@@ -133,7 +133,7 @@ INSIDE_SEGMENTS: Columns = (
     ("time per token", lambda segment: milliseconds(segment.tpot_s)),
     ("time to first token", lambda segment: milliseconds(segment.ttft_s)),
 )
-"""What a terminal has no room for."""
+"""Columns that a terminal has no room for."""
 CELL_COLUMNS: Columns = (
     ("condition", lambda cell: cell.condition),
     ("load", lambda cell: cell.load),
@@ -149,7 +149,7 @@ SENDER_COLUMNS: Columns = (
     ("time to baseline", lambda cell: _ratio(cell.tpot_ratio)),
     ("tokens/s per user", lambda cell: number(cell.per_user, 1)),
 )
-"""What a terminal has no room for."""
+"""Columns that a terminal has no room for."""
 SUM_COLUMNS: Columns = (
     ("condition", lambda cell: cell.condition),
     ("period", lambda cell: cell.totals.period),

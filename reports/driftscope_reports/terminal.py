@@ -1,4 +1,4 @@
-"""What commands print: figures of a report, a comparison of two runs, advice on K."""
+"""Output of commands: figures of a report, a comparison of two runs, advice on K."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ class Requests:
     """Kind of structured output that each request asked for; "" if it is not known."""
     replica: NDArray[np.int64]
     units: Units
-    """Which requests count as independent of each other."""
+    """Requests that count as independent of each other."""
     digests: NDArray[np.object_]
     """Digest of each request's prompt; "" if it is not known."""
     has_regions: bool = False

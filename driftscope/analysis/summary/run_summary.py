@@ -307,7 +307,7 @@ class RunFigures:
     """Cut by `--since` or `--where`; None for a whole run."""
 
     independence: Independence | None = None
-    """Which requests count as independent; None in a summary that was not made from a trace."""
+    """Requests that count as independent; None in a summary that was not made from a trace."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", self.k or self.manifest.k)

@@ -62,7 +62,7 @@ _FOUND = (
     "what does not"
 )
 _COUNTED = "recorded by acceptance and timing only, inside not recorded"
-"""What is recorded of a drafter that no kind of the list fits."""
+"""Figures that are recorded of a drafter that no kind of the list fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Check:
     hint: str | None = None
     """Advice if the item is not ok."""
     unknown: Unknown | None = None
-    """What is not known about the item's kind."""
+    """Facts that are not known about the item's kind."""
 
 
 def fact(topic: str, detail: str) -> Check:
@@ -90,7 +90,7 @@ def problem(topic: str, detail: str, hint: str | None) -> Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What is examined of one engine."""
+    """Parts of one engine that are examined."""
 
     name: str
     package: str

@@ -1,5 +1,5 @@
-"""What vLLM schedules: each request's draft in a step or why there was none, prompts that are not
-complete, requests whose drafter cache may be wrong, and what clients name a request.
+"""The steps that vLLM schedules: each request's draft in a step or why there was none, prompts
+that are not complete, requests whose drafter cache may be wrong, and what clients name a request.
 
 Under asynchronous scheduling the engine core never sees drafted tokens, only places reserved for
 them; whether a drafter filled these must be derived from the schedule. Unrecorded steps read

@@ -1,5 +1,5 @@
-"""What of vLLM this version supports: the places that the probe hooks, the versions in which
-they were tested, the kinds of drafter, and the checks that refuse an engine at start-up.
+"""The parts of vLLM that this version supports: the places that the probe hooks, the versions in
+which they were tested, the kinds of drafter, and the checks that refuse an engine at start-up.
 
 The start-up check and `driftscope doctor` read these lists. A drafter of another method is recorded
 like one without a model: acceptance and timing.
