@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from driftscope.cli.options import (
     DownloadOption,
     DrafterArgument,
     KOption,
+    PageOption,
     PickleOption,
     PromptsOption,
 )
@@ -42,15 +42,7 @@ def ablate(
     ] = None,
     allow_pickle: PickleOption = False,
     download: DownloadOption = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Also write an HTML page; a file is replaced.",
-        ),
-    ] = None,
+    output: PageOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find out why a drafter's acceptance falls over depth: change one thing, and count again.

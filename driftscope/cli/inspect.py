@@ -14,6 +14,7 @@ from driftscope.cli.options import (
     DownloadOption,
     DrafterArgument,
     KOption,
+    PageOption,
     PickleOption,
     PromptsOption,
 )
@@ -58,12 +59,7 @@ def inspect(
     write_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the repaired config.json to FILE.")
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Also write an HTML page; a file is replaced."
-        ),
-    ] = None,
+    output: PageOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 at a warning too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the inspection as JSON.")] = False,
 ) -> None:

@@ -194,6 +194,12 @@ TARGET = typer.Option(
 PromptsOption = Annotated[
     str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
 ]
+PageOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Also write an HTML page; a file is replaced."
+    ),
+]
 KOption = Annotated[int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")]
 EveryOption = Annotated[
     int | None,
