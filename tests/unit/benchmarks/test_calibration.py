@@ -53,20 +53,28 @@ def test_a_cause_that_is_mistaken_is_a_breach(figures: dict[str, float], words: 
     assert words is None or (words in lines[0] and "ablations: w: " in lines[0])
 
 
+AT_NIGHT = ("unfinished", "within_request", "ablations", "speed")
+"""Tables of which `test_run_sums.py`, `test_strata.py`, `ablate/test_command.py` and
+`test_speed.py` have worlds of their own."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "trials"),
     [
-        ("gate", 20),
-        ("risk_sets", 40),
-        ("unfinished", 6),
-        ("within_request", 30),
-        ("k_advice", 20),
-        ("ablations", 10),
-        ("cut_drafts", 10),
-        ("server_logs", 40),
-        ("file_sums", 40),
-        ("speed", 8),
+        pytest.param(table, trials, marks=[pytest.mark.nightly] * (table in AT_NIGHT))
+        for table, trials in (
+            ("gate", 20),
+            ("risk_sets", 40),
+            ("unfinished", 6),
+            ("within_request", 30),
+            ("k_advice", 20),
+            ("ablations", 10),
+            ("cut_drafts", 10),
+            ("server_logs", 40),
+            ("file_sums", 40),
+            ("speed", 8),
+        )
     ],
 )
 def test_a_small_calibration_meets_its_bounds(table: str, trials: int) -> None:

@@ -272,6 +272,7 @@ def test_the_files_are_healthy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_healthy_drafter_gets_no_repair(tmp_path: Path) -> None:
     trial = _trial(latent_drafter(tmp_path))
     assert trial.acceptance.mean_length > 2

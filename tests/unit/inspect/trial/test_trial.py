@@ -98,6 +98,7 @@ def test_a_healthy_drafter_gets_no_repair() -> None:
     assert len(trial.tried) > 15
 
 
+@pytest.mark.nightly
 def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", "eagle3", config=lambda fields: fields.update(norm_output=True))
     best = best_repair(_trial(path))
