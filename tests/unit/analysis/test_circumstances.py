@@ -144,7 +144,7 @@ def _looping(trace: Trace, share: float) -> Trace:
     return replace(trace, verify=rows.set_column(at, rows.schema.field(at), column))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_good_drafter_of_one_token_does_not_loop(seed: int, tmp_path: Path) -> None:
     trace = read_trace(simulate(tmp_path / "run", replace(GOOD, seed=seed)))
     assert not _loops(trace)

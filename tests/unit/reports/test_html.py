@@ -14,6 +14,7 @@ import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -448,8 +449,8 @@ def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == page
 
 
-def test_provenance_says_what_was_used(tmp_path: Path) -> None:
-    run = pair(tmp_path).runs[0]
+def test_provenance_says_what_was_used(analysis: Analysis) -> None:
+    run = analysis.runs[0]
     used = replace(
         run.manifest,
         sink_slots=(0, 7),
@@ -473,19 +474,20 @@ def test_provenance_says_what_was_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("changed", "words"),
     [
-        (Spec(aux_layers_source="config"), "1, 2, 3 (named in the drafter's config)"),
+        ({"aux_layers_source": "config"}, "1, 2, 3 (named in the drafter's config)"),
         (
-            Spec(aux_layers_source="engine default"),
+            {"aux_layers_source": "engine default"},
             "1, 2, 3 (the engine's default: the drafter's config names none",
         ),
-        (Spec(aux_layers_source=None), "1, 2, 3"),
-        (Spec(aux_layers=()), "3, indices not recorded"),
+        ({"aux_layers_source": None}, "1, 2, 3"),
+        ({"aux_layers": ()}, "3, indices not recorded"),
     ],
 )
 def test_a_report_says_who_chose_the_captured_layers(
-    tmp_path: Path, spec: Spec, words: str
+    analysis: Analysis, changed: dict[str, Any], words: str
 ) -> None:
-    analysis = analysis_of(tmp_path, {"run": spec})
-    assert provenance_parts(analysis.runs[0])["captured target layers"].startswith(words)
+    run = analysis.runs[0]
+    run = replace(run, manifest=replace(run.manifest, **changed))
+    assert provenance_parts(run)["captured target layers"].startswith(words)

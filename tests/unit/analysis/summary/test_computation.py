@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -252,22 +253,20 @@ def test_chains_from_before_the_sink_was_found_weigh_nothing_in_what_they_lack(
     assert run.recording.broken_chains == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "broken"),
-    [
-        ({}, 0),
-        ({"sink_mass": [float("nan")] * 4}, 0),
-        (dict.fromkeys(MASSES), 0),
-        ({"top1": None}, 0),
-        ({"top1": [0.5, 0.5, float("nan"), 0.5]}, 1),
-        ({"self_mass": [0.0, float("inf"), 0.0, 0.0]}, 1),
-        ({key: [0.25, 0.25, 0.25, float("nan")] for key in MASSES[:4]}, 1),
-    ],
+NAN = float("nan")
+WHOLE = ({}, {"sink_mass": [NAN] * 4}, dict.fromkeys(MASSES), {"top1": None})
+BROKEN = (
+    {"top1": [0.5, 0.5, NAN, 0.5]},
+    {"self_mass": [0.0, float("inf"), 0.0, 0.0]},
+    {key: [0.25, 0.25, 0.25, NAN] for key in MASSES[:4]},
 )
-def test_what_breaks_a_chain(tmp_path: Path, change: dict[str, object], broken: int) -> None:
+
+
+@pytest.mark.parametrize(("changes", "broken"), [(WHOLE, 0), (BROKEN, len(BROKEN))])
+def test_what_breaks_a_chain(tmp_path: Path, changes: tuple[Any, ...], broken: int) -> None:
     path = write_run(tmp_path / "run")
     row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
-    write_rows(path, "worker0-9", [replace(row, **change)])  # type: ignore[arg-type]
+    write_rows(path, "worker0-9", [replace(row, **change) for change in changes])
     assert summarise(read_trace(path), "run").recording.broken_chains == broken
 
 
