@@ -21,12 +21,13 @@ from driftscope.analysis.compare import compare as compare_sums
 from driftscope.analysis.figures.requests import requests_of
 from driftscope.analysis.figures.rounds import Side, duration, side_without_rounds
 from driftscope.analysis.figures.run_sums import (
+    ALL_ROUNDS,
     Slice,
     Sums,
     cohort_of,
     collect,
+    lifetimes,
     longer,
-    requests_with_steps,
 )
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.query.query_engine import DuckDB, Engine, floats
@@ -303,7 +304,11 @@ def _sums(tables: Tables, only: Filter = EVERYTHING) -> Sums:
     begin_s, part = -math.inf, None
     if only != EVERYTHING:
         last_s = float(floats(tables.engine.rows(duration()), "last_s")[0])
-        part = Slice(where=only.where, since=only.since, requests=requests_with_steps(tables))
+        part = Slice(
+            where=only.where,
+            since=only.since,
+            requests=int(tables.engine.rows(lifetimes(ALL_ROUNDS)).num_rows),
+        )
         tables, begin_s = narrow(tables, only.conditions(last_s)), only.begin_s(last_s)
     cohort, left_out = cohort_of(tables, begin_s)
     kept = tables if left_out is None else narrow(tables, (), left_out)

@@ -255,8 +255,14 @@ def _of_drafting(
         explains=(),
         removed=f"acceptance is compared at the {shallow} depths that both drafted",
     )
-    yield from _unequal("captured layers", *_captured(a, b))
-    yield from _unequal("the target's state that MiMo's head reads", *_head_states(a, b))
+    # Engines number the layers of a checkpoint differently; the manifest counts alike for all.
+    if a.aux_layers and b.aux_layers and not models_differ(a, b, DRAFTER):
+        layers = [", ".join(map(str, manifest.aux_layers)) for manifest in (a, b)]
+        yield from _unequal("captured layers", *layers)
+    drafters = [manifest.drafter for manifest in (a, b)]
+    if all(drafter and drafter.architecture.startswith(_MIMO) for drafter in drafters):
+        states = [_STATE_OF_MIMO.get(manifest.engine, "") for manifest in (a, b)]
+        yield from _unequal("the target's state that MiMo's head reads", *states)
     if models_differ(a, b, DRAFTER):
         yield RunDifference(name=DRAFTER, first=_name(a.drafter), second=_name(b.drafter))
 
@@ -282,23 +288,6 @@ def _drafted(side: Side) -> str:
     if len(some) < 2:
         return f"{side.rounds.k}"
     return listed([f"{k} in {max(round(10 * shares[k]), 1)} of 10 rounds" for k in some])
-
-
-def _captured(a: Manifest, b: Manifest) -> tuple[str, str]:
-    """Return the captured target layers of both runs, if one drafter gets different ones: engines
-    number those of a checkpoint differently, and the manifest counts alike for all."""
-    if not (a.aux_layers and b.aux_layers) or models_differ(a, b, DRAFTER):
-        return "", ""
-    first, second = (", ".join(map(str, manifest.aux_layers)) for manifest in (a, b))
-    return first, second
-
-
-def _head_states(a: Manifest, b: Manifest) -> tuple[str, str]:
-    """Return which state of the target the MTP head of both runs reads, if both have MiMo's."""
-    drafters = [manifest.drafter for manifest in (a, b)]
-    if not all(drafter and drafter.architecture.startswith(_MIMO) for drafter in drafters):
-        return "", ""
-    return _STATE_OF_MIMO.get(a.engine, ""), _STATE_OF_MIMO.get(b.engine, "")
 
 
 def _name(model: Model | None) -> str:

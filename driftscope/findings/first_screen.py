@@ -21,7 +21,7 @@ from driftscope.analysis.compare import MATTERS
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
 from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
-from driftscope.analysis.speed import WHOLE, SpeedAtLoad, speed_by_means
+from driftscope.analysis.speed import WHOLE, speed_by_means
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.analysis.time_per_token import WORTH
@@ -430,16 +430,29 @@ def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
     compared = (other_case.run for other_case in cases if other_case.reference is case.run)
     other = case.reference or next(compared, None)
     speeds = case.replayed.speeds if case.replayed else ()
-    time = (
-        _time_at_load(speeds[0])
-        if speeds
-        else KeyFigure(
+    if speeds:
+        at_load = speeds[0]
+        speed = at_load.decisive
+        change = _change(speed.own, speed.other, doubtful=speed.faster is None)
+        meaning = CLIENT_TPOT.meaning if at_load.by_client else TPOT.meaning
+        if WHOLE in at_load.by_client:
+            meaning = (
+                "Time from sending a request to the end of its answer, divided by its output "
+                "tokens, because many answers came in one piece; mean over answered requests."
+            )
+        time = KeyFigure(
+            value=milliseconds(speed.own),
+            unit=f"per output token, {at_load.load}",
+            reference=f"without speculation {milliseconds(speed.other)}{change}",
+            meaning=meaning,
+        )
+    else:
+        time = KeyFigure(
             value=milliseconds(case.run.latency.tpot_s),
             unit="per output token",
             reference=_time_reference(case, other),
             meaning=TPOT.meaning,
         )
-    )
     drafted = KeyFigure(
         value=ks_of(case.run.ks),
         unit="draft tokens per round",
@@ -463,24 +476,6 @@ def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
             meaning=MEAN_LENGTH.meaning,
         ),
         drafted,
-    )
-
-
-def _time_at_load(at_load: SpeedAtLoad) -> KeyFigure:
-    """Return the time per token at a load, beside that without speculation."""
-    speed = at_load.decisive
-    change = _change(speed.own, speed.other, doubtful=speed.faster is None)
-    meaning = CLIENT_TPOT.meaning if at_load.by_client else TPOT.meaning
-    if WHOLE in at_load.by_client:
-        meaning = (
-            "Time from sending a request to the end of its answer, divided by its output tokens, "
-            "because many answers came in one piece; mean over answered requests."
-        )
-    return KeyFigure(
-        value=milliseconds(speed.own),
-        unit=f"per output token, {at_load.load}",
-        reference=f"without speculation {milliseconds(speed.other)}{change}",
-        meaning=meaning,
     )
 
 
@@ -531,7 +526,21 @@ def _k_reference(run: RunSummary, advice: Advice | None) -> str:
 def _replay_figures(first: ReplaySummary) -> tuple[KeyFigure, ...]:
     """Return answers, tokens per round and time per token of a replay's first condition,
     beside its condition that differs most."""
-    answers = _answered(first)
+    if first.planned is None:
+        cell, rounds = first.cells[0], first.cells[0].rounds
+        answers = KeyFigure(
+            value=NOT_RECORDED if rounds is None else f"{rounds:,}",
+            unit="rounds",
+            reference=without_interval(cell) or f"in {cell.condition}",
+            meaning="Rounds that the sums of the file cover; it holds no single requests.",
+        )
+    else:
+        answers = KeyFigure(
+            value=f"{first.ended.get(Ended.ANSWERED, 0):,}",
+            unit="requests answered",
+            reference=f"of {first.planned:,} sent",
+            meaning="Requests with a complete answer; the figures cover no others.",
+        )
     if not first.cells:
         return (answers,)
     cell, *others = first.cells
@@ -552,24 +561,6 @@ def _replay_figures(first: ReplaySummary) -> tuple[KeyFigure, ...]:
         meaning=CLIENT_TPOT.meaning,
     )
     return answers, length, time
-
-
-def _answered(replay: ReplaySummary) -> KeyFigure:
-    """Return the answers, or the rounds of a file that holds sums only."""
-    if replay.planned is None:
-        cell, rounds = replay.cells[0], replay.cells[0].rounds
-        return KeyFigure(
-            value=NOT_RECORDED if rounds is None else f"{rounds:,}",
-            unit="rounds",
-            reference=without_interval(cell) or f"in {cell.condition}",
-            meaning="Rounds that the sums of the file cover; it holds no single requests.",
-        )
-    return KeyFigure(
-        value=f"{replay.ended.get(Ended.ANSWERED, 0):,}",
-        unit="requests answered",
-        reference=f"of {replay.planned:,} sent",
-        meaning="Requests with a complete answer; the figures cover no others.",
-    )
 
 
 def _beside_condition(cell: Cell, others: Sequence[tuple[Cell, PairedRatio | None]]) -> str:

@@ -415,6 +415,9 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
             **figure("first_step", drift.first_step.value, drift.first_step.interval),
             **figure("trend", drift.trend.value, drift.trend.interval),
         }
+    command, hidden = ablate_command(case.run), ""
+    if command is not None:
+        hidden = f" {command} hides them from its attention, and measures what that changes."
     return Finding(
         severity=_severity(case),
         answer=Answer.NO,
@@ -432,16 +435,8 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
         advice="The drafter leans on its own guesses more with every depth than on verified "
         f"tokens in the same places. {unless_normed(case.run, _WITH_NORMS, _WITH_OTHER)} on the "
         "same prompts, and read it together with the acceptance by depth: only that shows whether "
-        f"anything is lost.{_hidden_chain(case.run)}",
+        f"anything is lost.{hidden}",
     )
-
-
-def _hidden_chain(run: RunSummary) -> str:
-    """Return which command measures what the chain's own tokens cost; "" if none does."""
-    command = ablate_command(run)
-    if command is None:
-        return ""
-    return f" {command} hides them from its attention, and measures what that changes."
 
 
 def _severity(case: Case) -> Severity:

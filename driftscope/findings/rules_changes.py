@@ -142,6 +142,10 @@ def acceptance_drops(case: Case) -> Finding | None:
     doubt = "" if confirming(drop) else harder or _else_between(case, drop.time_s, label)
     felt = not label and drop.after < FELL_BELOW.value * drop.before
     update = _update_at(case, drop.time_s)
+    updated = ""
+    if update is not None:
+        models = listed([f"the {model}" for model in update.models])
+        updated = f"; {models} got other weights at {_moment(update.time_s)} ({update.name})"
     return Finding(
         title="" if update is None else "Acceptance drops with an update of the weights",
         severity=severity_of(drop)
@@ -153,7 +157,7 @@ def acceptance_drops(case: Case) -> Finding | None:
         statement=f"rounds of requests{under} that start before {_moment(drop.time_s)} "
         f"({lasted(since_s)} into the run) yield {number(drop.before)} tokens, rounds of later "
         f"requests {number(drop.after)}: at the same mix of requests {percent(kept)} of the "
-        f"accepted tokens remain{_anchor(drop)}{doubt}{_updated(update)}",
+        f"accepted tokens remain{_anchor(drop)}{doubt}{updated}",
         evidence={
             **_evidence(changes, drop),
             "update": None if update is None else update.number,
@@ -203,13 +207,6 @@ def _update_at(case: Case, time_s: float) -> Update | None:
     )
     near = (2 * distance + 1) * len(updates)
     return updates[update - 1] if near <= UPDATE_BY_CHANCE.value * len(begun) else None
-
-
-def _updated(update: Update | None) -> str:
-    if update is None:
-        return ""
-    models = listed([f"the {model}" for model in update.models])
-    return f"; {models} got other weights at {_moment(update.time_s)} ({update.name})"
 
 
 def _fell_elsewhere(case: Case, drop: ChangePoint) -> str:
@@ -302,10 +299,23 @@ def acceptance_moves(case: Case) -> Finding | None:
         return None
     harder = "" if fall is None else _fell_elsewhere(case, fall)
     sure = fall is not None and not harder and is_sure(changes, fall)
+    if fall is None:
+        moved_words = (
+            f"rounds of requests that start before {_moment(moved.time_s)} yield "
+            f"{number(moved.before)} tokens, rounds of later requests {number(moved.after)}"
+        )
+    else:
+        level = _level_from(changes, fall)
+        last = level is None or level is changes.levels[-1]
+        lasts = "" if last or level is None else f" for {lasted(level.end_s - level.start_s)}"
+        moved_words = (
+            f"from {_moment(fall.time_s)} on{lasts}, a round yields {number(fall.after)} tokens, "
+            f"{percent(fall.after / fall.before)} of the {number(fall.before)} before"
+        )
     return Finding(
         severity=Severity.INFO if fall is None or harder else Severity.MEDIUM,
         title="" if fall is None else "Acceptance fell with the traffic",
-        statement=f"{_moved_words(changes, moved, fall)}: {explanation.why}{_came(moved)}{harder}",
+        statement=f"{moved_words}: {explanation.why}{_came(moved)}{harder}",
         evidence=_evidence(changes, moved),
         confidence=Trust.MEDIUM if sure or (fall is None and changes.keyed) else Trust.LOW,
         because="sessions are recorded" if changes.keyed else _assumed(changes, moved)[0],
@@ -335,22 +345,6 @@ def is_sure(changes: Changes, fall: ChangePoint) -> bool:
     if fall.interval is None or changes.alike:
         return False
     return fall.before + fall.interval.high < SURE_BELOW.value * fall.before
-
-
-def _moved_words(changes: Changes, moved: ChangePoint, fall: ChangePoint | None) -> str:
-    """Return in words how acceptance moved, or how it fell and for how long."""
-    if fall is None:
-        return (
-            f"rounds of requests that start before {_moment(moved.time_s)} yield "
-            f"{number(moved.before)} tokens, rounds of later requests {number(moved.after)}"
-        )
-    level = _level_from(changes, fall)
-    last = level is None or level is changes.levels[-1]
-    lasts = "" if last or level is None else f" for {lasted(level.end_s - level.start_s)}"
-    return (
-        f"from {_moment(fall.time_s)} on{lasts}, a round yields {number(fall.after)} tokens, "
-        f"{percent(fall.after / fall.before)} of the {number(fall.before)} before"
-    )
 
 
 def _level_from(changes: Changes, point: ChangePoint) -> Level | None:

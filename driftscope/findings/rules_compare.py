@@ -44,7 +44,6 @@ from driftscope.analysis.replays import (
     SPAN,
     Cell,
     ReplayComparison,
-    ReplaySummary,
 )
 from driftscope.analysis.statistics.intervals import FOR_POWER, Interval, wider
 from driftscope.analysis.statistics.permutation import ALPHA, LEAST
@@ -118,13 +117,21 @@ def runs_part(case: Case) -> Finding | None:
     sure = comparable.decides(Claim.ACCEPTANCE)
     if not sure:
         trust, because = Trust.LOW, "something else that differs can explain it"
+    if here.interval is None:
+        points = ""
+    else:
+        low, high = 100 * here.interval.low, 100 * here.interval.high
+        points = (
+            f", a difference of {100 * here.difference:+.1f} points (95% interval {low:+.1f} to "
+            f"{high:+.1f})"
+        )
     return Finding(
         severity=Severity.MEDIUM if sure else Severity.INFO,
         runs=(comparison.first, comparison.second),
         reference=comparison.first,
         title=f"Acceptance differs from depth {depth} on",
         statement=f"it differs at {_depths(comparison)}: at depth {depth} it is "
-        f"{_both_rates(comparison, here)}{_points(here)}"
+        f"{_both_rates(comparison, here)}{points}"
         + (
             f"; at depth {last.depth} it is {_both_rates(comparison, last)}"
             if last is not here
@@ -208,17 +215,6 @@ def _depths(comparison: Comparison) -> str:
 def _both_rates(comparison: Comparison, at: Difference) -> str:
     return (
         f"{percent(at.first)} ({comparison.first}) and {percent(at.second)} ({comparison.second})"
-    )
-
-
-def _points(at: Difference) -> str:
-    """Return the difference with its interval, in words; "" without an interval."""
-    if at.interval is None:
-        return ""
-    low, high = 100 * at.interval.low, 100 * at.interval.high
-    return (
-        f", a difference of {100 * at.difference:+.1f} points (95% interval {low:+.1f} to "
-        f"{high:+.1f})"
     )
 
 
@@ -686,25 +682,24 @@ def replayed(case: ReplayCase) -> Finding:
     more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS
     if run.rollups is not None:
         more = "Export more minutes with `driftscope export RUN --format rollup`: 25 at the least."
-    return Finding(
-        answer=Answer.NO if few else None,
-        headline=Headline.TOO_LITTLE_DATA if few else Headline.LENGTH,
-        statement=_sent(run),
-        advice=more if few else "",
-    )
-
-
-def _sent(run: ReplaySummary) -> str:
     if run.planned is None:
-        # The figures of a file that holds sums only.
         cell = run.cells[0]
         rounds = "" if cell.rounds is None else f" of {count(cell.rounds, 'round')}"
         parts = ", ".join(_cell_figures(cell)) or "no acceptance length and no time per token"
         without = without_interval(cell)
-        return f"holds sums{rounds}: {parts} in {cell.condition}{without and f' ({without})'}"
-    answered = f"answered {run.ended.get(Ended.ANSWERED, 0):,} of {count(run.planned, 'request')}"
-    figures = ", ".join(_cell_figures(run.cells[0])) if run.cells else ""
-    return f'{answered}: {figures} in "{run.cells[0].condition}"' if figures else answered
+        sent = f"holds sums{rounds}: {parts} in {cell.condition}{without and f' ({without})'}"
+    else:
+        answered = (
+            f"answered {run.ended.get(Ended.ANSWERED, 0):,} of {count(run.planned, 'request')}"
+        )
+        figures = ", ".join(_cell_figures(run.cells[0])) if run.cells else ""
+        sent = f'{answered}: {figures} in "{run.cells[0].condition}"' if figures else answered
+    return Finding(
+        answer=Answer.NO if few else None,
+        headline=Headline.TOO_LITTLE_DATA if few else Headline.LENGTH,
+        statement=sent,
+        advice=more if few else "",
+    )
 
 
 def without_interval(cell: Cell) -> str:

@@ -309,11 +309,17 @@ def enough_data(case: Case) -> Finding:
         loss = "no rows lost"
     else:
         loss = f"{count(run.recording.dropped, 'row')} lost ({percent(lost)})"
+    in_part = ""
+    if run.cohort is not None and run.cohort.enough:
+        share = run.cohort.left_out / max(run.cohort.served.rounds, 1)
+        in_part = f"; {percent(share)} of the rounds left out, of requests seen only in part"
+    elif run.cohort is not None:
+        in_part = "; most requests are seen only in part"
     return Finding(
         answer=Answer.NO if record else Answer.YES,
         headline=Headline.TOO_LITTLE_DATA if record else Headline.NEVER,
         statement=f"{requests_of(run)}, {count(run.rounds, 'round')}, "
-        f"{ks_of(run.ks)}, {loss}{_seen_in_part(run)}",
+        f"{ks_of(run.ks)}, {loss}{in_part}",
         estimate=float(run.requests),
         advice=record,
     )
@@ -374,13 +380,3 @@ def requests_of(run: RunSummary) -> str:
         return requests
     prompts = f" and {count(known.crossed, 'prompt')}" if known.crossed else ""
     return f"{requests} of {count(known.clusters, known.noun)}{prompts}"
-
-
-def _seen_in_part(run: RunSummary) -> str:
-    """Return how many rounds of requests that the recording shows in part are left out."""
-    if run.cohort is None:
-        return ""
-    if not run.cohort.enough:
-        return "; most requests are seen only in part"
-    share = run.cohort.left_out / max(run.cohort.served.rounds, 1)
-    return f"; {percent(share)} of the rounds left out, of requests seen only in part"

@@ -30,13 +30,32 @@ def to_markdown(analysis: Analysis) -> str:
         lines.append(f"- **What to do**: {sentences(action.advice)}{why}{_assumed(action)}")
         lines += [f"- **Option**: {code(action.option)}"] if action.option else []
         lines += _causes(action)
+    if not analysis.runs:
+        figures = ""
+    else:
+        head = ["", *(f"{run.label} ({ks_of(run.ks)})" for run in analysis.runs)]
+        figures = table(head, figure_rows(analysis.runs))
+    deepest = max((run.k for run in analysis.runs), default=0)
+    if not deepest:
+        by_depth = ""
+    else:
+        rows = []
+        for run in analysis.runs:
+            for name, values in (
+                ("accepted", run.acceptance.marginal),
+                ("fed RMS", run.hidden.fed_rms),
+                ("attention on the chain", run.attention.self_mass),
+            ):
+                shown = [number(v) for v in values or ()]
+                rows.append([run.label, name, *shown, *([NOTHING] * (deepest - len(shown)))])
+        by_depth = table(["run", "by depth", *map(str, range(1, deepest + 1))], rows)
     parts = [
         _quoted("Not everything was recorded:", analysis.losses),
         f"### {text(screen.headline)}",
         text(f"But: {screen.cause}") if screen.cause else "",
         "\n".join(lines),
-        _figures(analysis),
-        _by_depth(analysis),
+        figures,
+        by_depth,
         "\n".join(line for finding in analysis.other_findings for line in _finding(finding)),
         _quoted("Mind:", others),
         f"driftscope {__version__}",
@@ -70,29 +89,6 @@ def text(raw: str) -> str:
     """Return an untrusted string escaped, so that it contains no markup, mention or link."""
     shown = _SPECIAL.sub(r"\\\1", " ".join(printable(raw).split()))
     return shown.replace("://", ":\u200b//").replace("@", "@\u200b")
-
-
-def _figures(analysis: Analysis) -> str:
-    if not analysis.runs:
-        return ""
-    head = ["", *(f"{run.label} ({ks_of(run.ks)})" for run in analysis.runs)]
-    return table(head, figure_rows(analysis.runs))
-
-
-def _by_depth(analysis: Analysis) -> str:
-    deepest = max((run.k for run in analysis.runs), default=0)
-    if not deepest:
-        return ""
-    rows = []
-    for run in analysis.runs:
-        for name, values in (
-            ("accepted", run.acceptance.marginal),
-            ("fed RMS", run.hidden.fed_rms),
-            ("attention on the chain", run.attention.self_mass),
-        ):
-            shown = [number(v) for v in values or ()]
-            rows.append([run.label, name, *shown, *([NOTHING] * (deepest - len(shown)))])
-    return table(["run", "by depth", *map(str, range(1, deepest + 1))], rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

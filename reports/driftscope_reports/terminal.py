@@ -263,7 +263,18 @@ def show_comparison(comparison: Comparison, *, everything: bool = False) -> None
     if comparison.where:
         console.print(f"Of both runs only --where {shown(comparison.where)}.", soft_wrap=True)
     console.print(f"{verdict(comparison)}.")
-    console.print(_pairing(comparison))
+    if comparison.pairing == UNPAIRED:
+        mine, theirs = comparison.requests
+        words = (
+            f"Unpaired: {mine:,} against {count(theirs, 'request')}; the "
+            "runs did not answer the same prompts."
+        )
+        pairing = f"{words} {shown(mix_words(comparison))}".rstrip()
+    else:
+        alone = f"; {comparison.alone:,} without a counterpart left out" if comparison.alone else ""
+        how = "Assumed to be the same prompts, paired by" if comparison.assumed else "Paired by"
+        pairing = f"{how} {comparison.pairing}: {count(comparison.pairs, 'pair')}{alone}."
+    console.print(pairing)
     if settle := comparison.comparability.settle(comparison.claim):
         console.print(Lines(text=f"To know: {shown(settle)}"), crop=False)
     elif warning := comparison.comparability.warning:
@@ -286,19 +297,6 @@ def show_comparison(comparison: Comparison, *, everything: bool = False) -> None
         console.print(f"{UNSURE} Among {len(rows)} figures, an interval without 0 may be chance.")
     if left := len(rows) - len(first):
         console.print(f"{count(left, 'other figure')}: --all shows them.")
-
-
-def _pairing(comparison: Comparison) -> str:
-    if comparison.pairing == UNPAIRED:
-        first, second = comparison.requests
-        words = (
-            f"Unpaired: {first:,} against {count(second, 'request')}; the "
-            "runs did not answer the same prompts."
-        )
-        return f"{words} {shown(mix_words(comparison))}".rstrip()
-    alone = f"; {comparison.alone:,} without a counterpart left out" if comparison.alone else ""
-    how = "Assumed to be the same prompts, paired by" if comparison.assumed else "Paired by"
-    return f"{how} {comparison.pairing}: {count(comparison.pairs, 'pair')}{alone}."
 
 
 _ADVICE_WIDTH = 160
@@ -353,7 +351,10 @@ def _choice(advice: Advice) -> tuple[str, ...]:
     """Return the setting to choose, its gain and what to measure."""
     head = f"{advice.run}: "
     if advice.useless:
-        return f"{head}K = 0: {advice.command}", _why_none(advice)
+        why = "next to nothing is accepted: every K costs time and gives nothing"
+        if advice.least_gain is not None:
+            why += f"; without the drafter it is at least {percent(advice.least_gain)} faster"
+        return f"{head}K = 0: {advice.command}", why
     measure = to_measure(advice)
     further = () if measure is None else (measure, f"to do so: {advice.measure_command}")
     if advice.schedule_worth_it:
@@ -378,13 +379,6 @@ def show_dead(run: RunSummary) -> None:
     """Print the advice on a dead drafter of which too few steps are known for a table."""
     why = f"{none_accepted(run)}: {DEAD}"
     sys.stdout.write(f"{shown(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")
-
-
-def _why_none(advice: Advice) -> str:
-    sentence = "next to nothing is accepted: every K costs time and gives nothing"
-    if advice.least_gain is None:
-        return sentence
-    return f"{sentence}; without the drafter it is at least {percent(advice.least_gain)} faster"
 
 
 def _gain(gain: Estimate) -> str:

@@ -288,7 +288,13 @@ def _changes(series: Series, alpha: float) -> Changes | None:
     since = series.start_s - np.average(series.start_s, weights=weight)
     spread = (weight * since * since).sum()
     slope = (weight * since * (value - length)).sum() / spread if spread > 0 else 0.0
-    line, one_step = np.asarray(length + slope * since), _one_step(adjusted, weight)
+    line = np.asarray(length + slope * since)
+    at = int(split_statistic(adjusted, weight, LEAST).argmax())
+    if not at:  # all requests are equal
+        one_step = np.full(len(adjusted), adjusted.sum() / weight.sum())
+    else:
+        lengths = [adjusted[x].sum() / weight[x].sum() for x in (slice(at), slice(at, None))]
+        one_step = np.asarray(np.repeat(lengths, [at, len(adjusted) - at]))
     squares = [(weight * np.square(value - fit)).sum() for fit in (line, one_step)]
     gradual = bool(squares[0] < squares[1])
     fit = line if gradual else one_step
@@ -441,12 +447,3 @@ def _level(series: Series, part: slice) -> Level:
         mean_length=float(tokens.sum() / rounds.sum()),
         interval=spread[0] if spread else None,
     )
-
-
-def _one_step(tokens: Matrix, rounds: Matrix) -> Matrix:
-    """Return the length of each request by the best single step."""
-    at = int(split_statistic(tokens, rounds, LEAST).argmax())
-    if not at:  # all requests are equal
-        return np.full(len(tokens), tokens.sum() / rounds.sum())
-    lengths = [tokens[x].sum() / rounds[x].sum() for x in (slice(at), slice(at, None))]
-    return np.asarray(np.repeat(lengths, [at, len(tokens) - at]))

@@ -208,11 +208,6 @@ def _lifetimes(tables: Tables) -> tuple[Lifetimes, pa.Table, tuple[float, float]
     return lives, keys, (float(first_s.min(initial=np.inf)), float(last_s.max(initial=-np.inf)))
 
 
-def requests_with_steps(tables: Tables) -> int:
-    """Return the number of requests of the whole run that have a decode step."""
-    return int(tables.engine.rows(lifetimes(ALL_ROUNDS)).num_rows)
-
-
 def longer(cohort: Cohort) -> str:
     """Return in words what to record so that enough requests are seen whole."""
     if not cohort.late_requests:
