@@ -23,7 +23,6 @@ from driftscope.analysis.time_per_token import (
     Times,
     estimate,
     gain_of,
-    length_at,
     length_warnings,
     possible_growth,
     prediction,
@@ -199,7 +198,11 @@ def choose(
     k = min(bounded, key=lambda k: by_k[k].value) if bounded else fastest
     assert k is not None  # noqa: S101  one of the two is not empty
     regret = regret_of(k, by_k, growth)
-    near = _open(k, by_k, measured, growth)
+    # The neighbours that may be faster, for all that is known.
+    near = [k - 1] if k else []
+    near += [k + 1] if k + 1 < len(by_k) or growth > WORTH_SAYING else []
+    slower = {j for j in near if j < len(by_k) and by_k[j].low >= by_k[k].value}
+    near = [j for j in near if j not in measured and j not in slower]
     step = None
     if regret > WORTH_SAYING and near:
         # The guessed fastest K if it was not measured, else the better unmeasured neighbour.
@@ -226,14 +229,6 @@ def regret_of(k: int, by_k: Sequence[Span], growth: float) -> float:
     return max(by_k[k].high / least - 1.0, beyond)
 
 
-def _open(k: int, by_k: Sequence[Span], measured: Collection[int], growth: float) -> list[int]:
-    """Return the neighbours of K = `k` that may be faster, for all that is known."""
-    near = [k - 1] if k else []
-    near += [k + 1] if k + 1 < len(by_k) or growth > WORTH_SAYING else []
-    slower = {j for j in near if j < len(by_k) and by_k[j].low >= by_k[k].value}
-    return [j for j in near if j not in measured and j not in slower]
-
-
 def _next(k: int, times: Times, ran: int | None, best: int | None, growth: float) -> Next:
     by_k = times.by_k
     if k < len(by_k):
@@ -250,9 +245,6 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-ENOUGH_ROUNDS = 200
-"""Smallest number of rounds in a range of context lengths for which a separate K is reported: the
-standard error of a marginal rate is then below 0.036."""
 _POOLED = (
     "acceptance by depth is taken from all rounds that drafted the depth, whatever decided their "
     "K; it is assumed to be the same at every batch size"
@@ -298,9 +290,6 @@ class Advice:
     schedule_gain: Estimate
     """Speed of the schedule over the best single K, minus 1; in a run of several K, over K as
     served."""
-    by_context: tuple[tuple[str, Prediction], ...]
-    """Predictions like `overall`, with the acceptance of rounds in each range of context
-    lengths."""
     tokens_per_s: float | None
     """Output tokens per second of the busy engine with the K that ran, all requests together; None
     if a step takes no time."""
@@ -433,7 +422,6 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         choice=choice,
         schedule=schedule.ranges,
         schedule_gain=schedule.gain,
-        by_context=_by_context(run, model),
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=fixed,
         schedule_command=by_size,
@@ -513,7 +501,6 @@ def _without(run: RunSummary, model: CostModel) -> Advice:
         ),
         schedule=((1, model.batches[-1], 0),),
         schedule_gain=Estimate(value=0.0, interval=Interval(low=0.0, high=0.0)),
-        by_context=(),
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=NO_SPECULATION,
         schedule_command=None,
@@ -614,22 +601,6 @@ def _tokens_per_s(model: CostModel, run: RunSummary) -> float | None:
         for k, share in served.at(batch).items()
     )
     return run.acceptance.mean_length * sum(model.weights) / busy_s if busy_s > 0 else None
-
-
-def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Prediction], ...]:
-    """Return predictions by range of context lengths, with the same step times for all ranges: a
-    step does not record its context length."""
-    served, found = _served(run), []
-    for group in run.groups.context:
-        if group.rounds >= ENOUGH_ROUNDS:
-            lengths = [
-                length_at(k, group.marginal, group.marginal_interval)
-                for k in range(len(group.marginal) + 1)
-            ]
-            found.append(
-                (group.name, prediction(0, 1.0, *_times_and_comparison(model, lengths, served)))
-            )
-    return tuple(found)
 
 
 def answer(advice: Advice) -> str:

@@ -333,9 +333,6 @@ def show_advice(advice: Advice) -> None:
     console.print(f"not served: batches above {largest}, at which fewer draft tokens may be faster")
     if any(time.interval is None for at in advice.by_batch for time in at.tpot_s):
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
-    for name, at in advice.by_context if advice.doubt is None else ():
-        if at.best_k in advice.measured_k and at.gain.surely_above(0.0):
-            console.print(f"contexts of {name}: K = {at.best_k} is {_gain(at.gain)}")
     for warning in advice.warnings:
         console.print(Text(f"warning: {shown(warning)}"))
     for sentence in advice.assumed:
