@@ -16,7 +16,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo demo-real test nightly unit dev dist size docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke pictures browser prometheus alert-rules export-bench report-bench examples clean help sglang rollups
+.PHONY: demo demo-real test nightly unit dev dist size docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alert-rules export-bench report-bench examples clean help sglang rollups
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -170,6 +170,9 @@ pictures: $(VENV)/installed-dev browser ## first screens and opened sections of 
 
 bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
+
+phenomenon: $(VENV)/installed-dev ## attention drift in the shipped models: record the evidence again, print it and the criteria
+	$(BIN)/python -m driftscope_lab.phenomenon.run -o build/phenomenon
 
 browser: ## Chromium, which a test of the report renders it in
 	@command -v chromium >/dev/null || \

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from driftscope.analysis.advice import TRIMMED
 from driftscope.analysis.cost import StepCell
 from driftscope.analysis.figures.results import Acceptance
 from driftscope.analysis.number_words import count, percent
@@ -28,8 +29,6 @@ SCHEMA_VERSION = "1.0"
 TOLERANCE = 0.02
 """Largest difference of the two means for which the format's check passes."""
 DIGITS = 6
-TRIMMED = 0.01
-"""Share of the drafts that were cut before verification from which a run counts as trimmed."""
 CHAIN, EACH_K = "chain_analytic", "measured_per_k"
 """`accept_length_model`: whether the rates also describe every smaller K."""
 

@@ -1,35 +1,44 @@
-"""Advice on K, on simulated servers whose times are known.
+"""Advice on K and on confidence thresholds, on simulated servers whose times are known.
 
 Wanted: the bounds of a time that was not measured hold the truth in at least 95 % of the cases, and
 so do the intervals of measured ones; a K that is commanded when the search for K ends serves at
 most 5 % slower than the best in at least 95 % of the searches, and 1 % on average. Runs differ by 5
-%, as busy machines do.
+%, as busy machines do. For thresholds the same text is served with each, which gives the truth: a
+token is easy or hard, and neighbours are alike; the drafter guesses it, or not, whatever depth it
+drafts it at, except for what depth costs; its confidence is its chance.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 
 import numpy as np
 from numpy.random import RandomState
 
-from benchmarks.calibration.runs import Floats
-from benchmarks.calibration.table import COVERED, Bound, Figures, table
+from benchmarks.calibration.runs import Floats, Ints, chance
+from benchmarks.calibration.table import COVERED, Bound, Figures, holds, table, within
 from driftscope.analysis.advice import WORTH_SAYING, Choice, choose
 from driftscope.analysis.cost import CostModel, StepCell, evened, fit
+from driftscope.analysis.figures.calibration import Scored, calibrations
 from driftscope.analysis.time_per_token import (
     CUT_OFF_BY,
     ONE_TOKEN,
+    ORACLE,
+    Policy,
+    Recorded,
     RoundLength,
     Served,
+    policies,
     times_at,
     times_over,
 )
 
-START = 8
-"""K from which the search starts."""
+START, K = 8, 5
+"""K from which the search starts, and that of drafts which thresholds cut."""
+REQUESTS, TOKENS = 60, 200
 LARGEST = 12
 """Largest K that the truth knows."""
 MOST_RUNS = 12
@@ -221,4 +230,154 @@ def advised(verify: Verify, seed: int) -> Figures:
         "regret": final if commanded else None,
         "final_regret": final,
         "early": _commanded(states[0].choice),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """Logit and luck of each token, [requests, tokens]; a depth lowers the logit."""
+
+    logit: Floats
+    luck: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Rounds as served, in order of the requests: arrays of [rounds] and [rounds, K]."""
+
+    request: Ints
+    accepted: Ints
+    verified: Ints
+    sure: Floats
+
+
+def written(random: RandomState) -> Text:
+    """Return text with easy and hard stretches."""
+    state = random.standard_normal(REQUESTS)
+    logit = np.empty((REQUESTS, TOKENS + K + 1))
+    for at in range(logit.shape[1]):
+        state = 0.7 * state + math.sqrt(1 - 0.49) * random.standard_normal(REQUESTS)
+        logit[:, at] = 0.8 + 1.6 * state
+    return Text(logit=logit, luck=random.random_sample(logit.shape))
+
+
+def served(text: Text, threshold: float) -> Rounds:
+    """Serve the text with drafts verified up to a confidence below the threshold."""
+    every, depth = np.arange(REQUESTS), np.arange(K)
+    at = np.zeros(len(every), dtype=np.int64)
+    parts: list[tuple[np.ndarray, ...]] = []
+    while (going := at < TOKENS).any():
+        who = every[going]
+        places = at[going][:, None] + depth
+        sure = chance(text.logit[who[:, None], places] - 0.15 * depth)
+        hit = text.luck[who[:, None], places] < sure
+        verified = np.minimum.accumulate(sure >= threshold, axis=1).sum(axis=1)
+        accepted = np.minimum(np.minimum.accumulate(hit, axis=1).sum(axis=1), verified)
+        parts.append((who, accepted, verified, sure))
+        at[going] += accepted + 1
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    request, accepted, verified, sure = (column[order] for column in columns)
+    return Rounds(request=request, accepted=accepted, verified=verified, sure=sure)
+
+
+ASKED = (0.3, 0.5, 0.7)
+APART = 0.02
+"""Difference of speed from which two thresholds have an order."""
+AS_SERVED = {1: 400, 4: 400, 16: 400, 64: 400}
+"""Steps by batch size."""
+
+
+def recorded_on(rounds: Rounds) -> Recorded:
+    """Return what is known of rounds that verified all K tokens."""
+    scored = Scored(
+        request=rounds.request,
+        cluster=rounds.request,
+        accepted=rounds.accepted,
+        drawn=rounds.verified,
+        sure=rounds.sure,
+        time_s=np.arange(len(rounds.request), dtype=np.float64),
+    )
+    value = 1.0 + float(rounds.accepted.mean())
+    by_request = np.bincount(rounds.request, 1.0 + rounds.accepted) / np.bincount(rounds.request)
+    error = float(by_request.std() / math.sqrt(len(by_request)) / value)
+    return Recorded(
+        k=K,
+        length=RoundLength(value=value, error=error),
+        trimmed=calibrations(scored).trimmed,
+        tokens_per_s=1000.0,
+    )
+
+
+def true_gain(world: World, whole: Rounds, trimmed: Rounds) -> float:
+    """Return the speed of a policy over that of whole drafts, minus 1."""
+    times = []
+    for rounds in (whole, trimmed):
+        length, verified = 1.0 + rounds.accepted.mean(), float(rounds.verified.mean())
+        steps = [
+            n * batch * (world.verify(batch, batch * (1.0 + verified)) + world.draft_ms(batch, K))
+            for batch, n in world.weights.items()
+        ]
+        times.append(sum(steps) / length)
+    return times[0] / times[1] - 1.0
+
+
+def _predicted(server: tuple[Verify, bool]) -> dict[str, Bound]:
+    lengths = {f"off_{at}": within(0.02) for at in ASKED}
+    bounds = {"held": COVERED, "in_order": Bound(least=0.9), **lengths}
+    steady = {"misses_by": Bound(most=0.05), "most_misses_by": Bound(most=0.05)}
+    return {**bounds, **steady} if server[1] else bounds
+
+
+@table(
+    "what_if",
+    "What thresholds of 0.3, 0.5 and 0.7 would serve, {trials} servers each",
+    worlds={
+        f"{name}, {'steady' if steady else 'machines differ by 5 %'}": (verify, steady)
+        for (name, verify), steady in product(TRUTHS.items(), (True, False))
+    },
+    wanted=_predicted,
+    most_trials=200,
+)
+def what_if(server: tuple[Verify, bool], seed: int) -> Figures:
+    """Return what is predicted for the thresholds on one server, beside the truth.
+
+    held: the true gains between their bounds; in_order: the pairs of thresholds, apart by APART or
+    more, in the right order; misses_by: distances of the predicted gains from the true ones, and
+    most_misses_by that of verifying only what is accepted; off_THRESHOLD: relative error of the
+    tokens per round.
+    """
+    verify, steady = server
+    random = RandomState(seed)
+    world = World(
+        verify=verify,
+        rates=np.full(12, 0.7),
+        depth_ms=random.uniform(0.2, 1.2),
+        weights=AS_SERVED,
+    )
+    text = written(random)
+    whole = served(text, 0.0)
+    machines = [RandomState(seed) if steady else random for _ in range(2)]
+    runs = [recorded(world, k, one) for k, one in zip((K, 1), machines, strict=True)]
+    model = fit([run.cells for run in runs])
+    assert model is not None
+    made = policies(model, recorded_on(whole))
+    found: dict[float | None, Policy] = {one.threshold: one for one in made}
+    truth = {at: served(text, at) for at in ASKED}
+    gains = {at: true_gain(world, whole, truth[at]) for at in ASKED}
+    exact = true_gain(world, whole, replace(whole, verified=whole.accepted))
+    (oracle,) = (one for one in made if one.name == ORACLE)
+    return {
+        "held": [holds(found[at].gain.interval, gains[at]) is not False for at in ASKED],
+        "in_order": [
+            (found[a].gain.value > found[b].gain.value) == (gains[a] > gains[b])
+            for a, b in combinations(ASKED, 2)
+            if abs(gains[a] - gains[b]) >= APART
+        ],
+        "misses_by": [abs(found[at].gain.value - gains[at]) for at in ASKED],
+        "most_misses_by": abs(oracle.gain.value - exact),
+        **{
+            f"off_{at}": found[at].mean_length / (1.0 + truth[at].accepted.mean()) - 1.0
+            for at in ASKED
+        },
     }

@@ -17,13 +17,17 @@ from driftscope.analysis.time_per_token import (
     ONE_TOKEN,
     WIDEST,
     WORTH,
+    Policy,
     Prediction,
+    Recorded,
     RoundLength,
     Served,
     Times,
     estimate,
     gain_of,
+    length_at,
     length_warnings,
+    policies,
     possible_growth,
     prediction,
     round_lengths,
@@ -198,11 +202,7 @@ def choose(
     k = min(bounded, key=lambda k: by_k[k].value) if bounded else fastest
     assert k is not None  # noqa: S101  one of the two is not empty
     regret = regret_of(k, by_k, growth)
-    # The neighbours that may be faster, for all that is known.
-    near = [k - 1] if k else []
-    near += [k + 1] if k + 1 < len(by_k) or growth > WORTH_SAYING else []
-    slower = {j for j in near if j < len(by_k) and by_k[j].low >= by_k[k].value}
-    near = [j for j in near if j not in measured and j not in slower]
+    near = _open(k, by_k, measured, growth)
     step = None
     if regret > WORTH_SAYING and near:
         # The guessed fastest K if it was not measured, else the better unmeasured neighbour.
@@ -229,6 +229,14 @@ def regret_of(k: int, by_k: Sequence[Span], growth: float) -> float:
     return max(by_k[k].high / least - 1.0, beyond)
 
 
+def _open(k: int, by_k: Sequence[Span], measured: Collection[int], growth: float) -> list[int]:
+    """Return the neighbours of K = `k` that may be faster, for all that is known."""
+    near = [k - 1] if k else []
+    near += [k + 1] if k + 1 < len(by_k) or growth > WORTH_SAYING else []
+    slower = {j for j in near if j < len(by_k) and by_k[j].low >= by_k[k].value}
+    return [j for j in near if j not in measured and j not in slower]
+
+
 def _next(k: int, times: Times, ran: int | None, best: int | None, growth: float) -> Next:
     by_k = times.by_k
     if k < len(by_k):
@@ -245,6 +253,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+ENOUGH_ROUNDS = 200
+"""Smallest number of rounds in a range of context lengths for which a separate K is reported: the
+standard error of a marginal rate is then below 0.036."""
 _POOLED = (
     "acceptance by depth is taken from all rounds that drafted the depth, whatever decided their "
     "K; it is assumed to be the same at every batch size"
@@ -290,9 +301,18 @@ class Advice:
     schedule_gain: Estimate
     """Speed of the schedule over the best single K, minus 1; in a run of several K, over K as
     served."""
+    by_context: tuple[tuple[str, Prediction], ...]
+    """Predictions like `overall`, with the acceptance of rounds in each range of context
+    lengths."""
     tokens_per_s: float | None
     """Output tokens per second of the busy engine with the K that ran, all requests together; None
     if a step takes no time."""
+    policies: tuple[Policy, ...] = ()
+    """Predictions of what each confidence threshold would have served; () if the run drafted
+    several K, or if drafts were trimmed already."""
+    held_out: float | None = None
+    """Relative error with which the step times of half of the run predict those of the other half,
+    mean over K and batch sizes by their steps."""
     doubt: str | None = None
     """Reason why the fastest K is not known, and what to record; None if it is known or if it is
     known which K to measure next."""
@@ -401,6 +421,8 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
     )
     schedule = schedule_of(_within_one(model), lengths, served, choice.k)
     overall = prediction(0, 1.0, whole, relative)
+    known = [(cell.held_out, cell.steps) for cell in run.cells if cell.held_out is not None]
+    steps = sum(number for _, number in known)
     fixed = by_size = None
     if choice.k is not None and (choice.k,) != run.ks:
         fixed = _config(run, {FIXED: choice.k}) if choice.k else NO_SPECULATION
@@ -422,13 +444,39 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         choice=choice,
         schedule=schedule.ranges,
         schedule_gain=schedule.gain,
+        by_context=_by_context(run, model),
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=fixed,
         schedule_command=by_size,
         measure_command=None if choice.next is None else pays_command(run, other_k=choice.next.k),
+        policies=_policies(run, model, lengths),
+        held_out=sum(off * number for off, number in known) / steps if steps else None,
         doubt=_doubt(run, model, overall),
         least_gain=_least_gain(run),
     )
+
+
+def _policies(
+    run: RunSummary, model: CostModel, lengths: Sequence[RoundLength]
+) -> tuple[Policy, ...]:
+    """Return the policies tried on the run; () if its rounds were trimmed, because what they would
+    have accepted beyond is not known, or if it was served with several K."""
+    speed = _tokens_per_s(model, run)
+    if run.mixed or run.fallback.deliberate or run.fallback.cut_share >= TRIMMED or not speed:
+        return ()
+    return policies(
+        _within_one(model),
+        Recorded(
+            k=run.k,
+            length=lengths[run.k],
+            trimmed=run.confidence.calibration.trimmed,
+            tokens_per_s=speed,
+        ),
+    )
+
+
+TRIMMED = 0.01
+"""Share of the drafts that were cut before verification from which a run counts as trimmed."""
 
 
 def _within_one(model: CostModel) -> CostModel:
@@ -501,6 +549,7 @@ def _without(run: RunSummary, model: CostModel) -> Advice:
         ),
         schedule=((1, model.batches[-1], 0),),
         schedule_gain=Estimate(value=0.0, interval=Interval(low=0.0, high=0.0)),
+        by_context=(),
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=NO_SPECULATION,
         schedule_command=None,
@@ -601,6 +650,22 @@ def _tokens_per_s(model: CostModel, run: RunSummary) -> float | None:
         for k, share in served.at(batch).items()
     )
     return run.acceptance.mean_length * sum(model.weights) / busy_s if busy_s > 0 else None
+
+
+def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Prediction], ...]:
+    """Return predictions by range of context lengths, with the same step times for all ranges: a
+    step does not record its context length."""
+    served, found = _served(run), []
+    for group in run.groups.context:
+        if group.rounds >= ENOUGH_ROUNDS:
+            lengths = [
+                length_at(k, group.marginal, group.marginal_interval)
+                for k in range(len(group.marginal) + 1)
+            ]
+            found.append(
+                (group.name, prediction(0, 1.0, *_times_and_comparison(model, lengths, served)))
+            )
+    return tuple(found)
 
 
 def answer(advice: Advice) -> str:

@@ -96,6 +96,8 @@ class StepCell:
     recorded: bool
     """Whether the times come from recorded steps, which the probe slows by more than its own
     time."""
+    held_out: float | None = None
+    """Relative distance of the median of every second group of steps from that of the others."""
 
 
 def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
@@ -131,6 +133,8 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
         draft_s, draft_error_s = _median(drafting[chosen])
         if not 0 <= draft_s < step_s:
             continue
+        groups = np.array_split(whole_s[chosen], GROUPS)
+        fitted, left = (float(np.median(np.concatenate(groups[at::2]))) for at in (0, 1))
         cell = StepCell(
             k=int(k[chosen[0]]),
             batch=int(batch[chosen[0]]),
@@ -140,6 +144,7 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
             draft_s=draft_s if k[chosen[0]] else 0.0,
             draft_error_s=draft_error_s if k[chosen[0]] else 0.0,
             recorded=len(plain) < MIN_STEPS,
+            held_out=abs(left / fitted - 1.0) if fitted > 0 else None,
         )
         cells.append(cell)
     return tuple(cells)
@@ -349,6 +354,26 @@ class CostModel:
             value=verify.value + draft.value,
             low=verify.low + draft.low,
             high=verify.high + draft.high,
+        )
+
+    def trimmed_step(self, batch: int, k: int, verified: float) -> Span:
+        """Return the seconds of a step that drafts K tokens for each request and verifies
+        `verified` of them on average, at a batch size and K that were measured."""
+        cell = self.cell(batch, k)
+        assert cell is not None  # noqa: S101  callers try what was measured
+        off, tokens = self._off(cell, 0.0), batch * (1.0 + verified)
+        verify = self._verify(batch, tokens, 0.0)
+        same = sorted((c.tokens, c.verify_s) for c in self.cells if c.batch == batch)
+        guess = verify.value
+        if len(same) > 1:  # below the fewest tokens, on the line through the first two
+            (first, least), (second, more) = same[:2]
+            at, seconds = zip(*same, strict=True)
+            slope = (more - least) / (second - first)
+            guess = float(np.interp(tokens, at, seconds)) - slope * max(first - tokens, 0.0)
+        return Span(
+            value=min(max(guess, verify.low), verify.high) + cell.draft_s,
+            low=verify.low + cell.draft_s / off,
+            high=verify.high + cell.draft_s * off,
         )
 
     def _off(self, cell: Cell, error: float) -> float:

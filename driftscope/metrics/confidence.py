@@ -81,10 +81,12 @@ AUROC = Definition(
 BRIER = Definition(
     name="confidence.brier",
     title="Brier score",
-    meaning="Mean square of confidence minus outcome.",
+    meaning="Mean square of confidence minus outcome: reliability (0 if calibrated) minus "
+    "resolution (what confidence tells) plus uncertainty (acceptance itself), and what the groups "
+    "of the reliability curve hide.",
     unit="1",
     range="0 to 1",
-    source="Brier 1950",
+    source="Brier 1950; decomposition, Murphy 1973",
 )
 TEMPERATURE = Definition(
     name="confidence.temperature",
@@ -154,6 +156,19 @@ def placements(score: Array, hit: NDArray[np.bool_]) -> Array:
     out[hit] = below(score[hit], score[~hit])
     out[~hit] = 1.0 - below(score[~hit], score[hit])
     return out
+
+
+def brier_parts(
+    tokens: Array, sure: Array, accepted: Array, score: float
+) -> tuple[float, float, float, float]:
+    """Return reliability, resolution, uncertainty and the rest, whose sum, resolution negative, is
+    the Brier `score`; the others are sums by group."""
+    n = tokens.sum()
+    rate = accepted.sum() / n
+    reliability = float((tokens * np.square((sure - accepted) / tokens)).sum() / n)
+    resolution = float((tokens * np.square(accepted / tokens - rate)).sum() / n)
+    uncertainty = float(rate * (1.0 - rate))
+    return reliability, resolution, uncertainty, score - reliability + resolution - uncertainty
 
 
 def logit_of(confidence: Array) -> Array:

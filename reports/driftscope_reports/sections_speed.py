@@ -26,6 +26,7 @@ from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import NOTHING, listed, milliseconds, percent
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.time_per_token import threshold_words
 from driftscope.findings.case import Case
 from driftscope.findings.finding import capital
 from driftscope.metrics import fallback as definitions
@@ -36,6 +37,7 @@ from driftscope.vocabulary import UndraftedReason
 from driftscope_reports.charts import Axis, Mark, Unit, bars, expectation, figure, line, scaled
 from driftscope_reports.model import Picture, Section, about, by_run, by_run_table, table
 from driftscope_reports.page import part
+from driftscope_reports.tables import POLICY_COLUMNS, head_of, rows_of
 
 _Runs = Sequence[RunSummary]
 
@@ -95,6 +97,17 @@ def speed(analysis: Analysis) -> Section:
     """Return the predicted speed by K, then the durations and their distributions."""
     runs, baseline = analysis.runs, baseline_in(analysis)
     pictures = [*_by_k(analysis.cases, baseline), *_distributions(runs, baseline)]
+    # What other policies would have served, with a sentence on thresholds.
+    made: list[Markup] = []
+    for case in analysis.cases:
+        if case.advice is None or not case.advice.policies:
+            continue
+        words = threshold_words(case.advice.policies, case.advice.held_out)
+        name = f"{case.run.label}: " if len(analysis.cases) > 1 else ""
+        made += [part("paragraph", f"{name}{capital(words)}.")] if words else []
+        caption = f"{name}What other policies would have served"
+        rows = rows_of(POLICY_COLUMNS, case.advice.policies)
+        made.append(table(head_of(POLICY_COLUMNS), rows, caption=caption))
     means = by_run(runs, [milliseconds(run.latency.tpot_s) for run in runs])
     lead = f"Mean time per output token: {means}."
     if baseline is not None:
@@ -104,6 +117,7 @@ def speed(analysis: Analysis) -> Section:
         name="Speed",
         lead=lead,
         pictures=pictures,
+        below=made,
         affects=("speed",),
         missing=None if pictures else "No durations were recorded: not applicable.",
     )

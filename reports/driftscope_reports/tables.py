@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from driftscope.analysis.advice import ends
+from driftscope.analysis.advice import signed as signed_gain
 from driftscope.analysis.compare import LENGTH, TIMES, WHOLE, Comparison, Difference, between_ends
 from driftscope.analysis.compare import signed as signed_difference
 from driftscope.analysis.figures.change_points import Changes
@@ -193,6 +195,16 @@ def _cell_length(cell: Cell) -> str:
     if spread is None and cell.totals is not None and cell.mean_length is not None:
         return f"{number(cell.mean_length)} ({NO_INTERVAL})"
     return _with_ends(cell.mean_length, spread)
+
+
+POLICY_COLUMNS: Columns = (
+    ("policy", lambda policy: policy.name),
+    ("verified per round", lambda policy: number(policy.verified, 1)),
+    ("tokens per round", lambda policy: number(policy.mean_length)),
+    ("tokens/s", lambda policy: number(policy.tokens_per_s.value, 0)),
+    ("against as served", lambda policy: f"{signed_gain(policy.gain.value)}{ends(policy.gain)}"),
+)
+"""What a policy of drafting would have served."""
 
 
 # ---- two runs compared

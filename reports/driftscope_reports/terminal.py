@@ -26,7 +26,7 @@ from driftscope.analysis.number_words import (
 from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.statistics.intervals import Estimate
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.time_per_token import WIDEST
+from driftscope.analysis.time_per_token import WIDEST, threshold_words
 from driftscope.boundary.text import output_console, shown
 from driftscope.findings.causes import none_accepted
 from driftscope.findings.finding import Finding, Severity
@@ -36,6 +36,7 @@ from driftscope.pipeline import Analysis
 from driftscope_reports.tables import (
     CELL_COLUMNS,
     LENGTH_NAME,
+    POLICY_COLUMNS,
     ROUNDS,
     SEGMENT_COLUMNS,
     TIME,
@@ -333,6 +334,12 @@ def show_advice(advice: Advice) -> None:
     console.print(f"not served: batches above {largest}, at which fewer draft tokens may be faster")
     if any(time.interval is None for at in advice.by_batch for time in at.tpot_s):
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
+    if words := threshold_words(advice.policies, advice.held_out):
+        console.print(f"{words[:1].upper()}{words[1:]}.")
+        console.print(_table(head_of(POLICY_COLUMNS), rows_of(POLICY_COLUMNS, advice.policies)))
+    for name, at in advice.by_context if advice.doubt is None else ():
+        if at.best_k in advice.measured_k and at.gain.surely_above(0.0):
+            console.print(f"contexts of {name}: K = {at.best_k} is {_gain(at.gain)}")
     for warning in advice.warnings:
         console.print(Text(f"warning: {shown(warning)}"))
     for sentence in advice.assumed:

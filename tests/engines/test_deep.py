@@ -20,7 +20,6 @@ import torch
 from support.command import analyze_json
 from support.engine_process.job import Job, K, Outcome, engine, prompts, run_job, run_jobs
 from support.reference_engine import replay
-from support.reference_files import load_drafter, load_target
 from verification.deep import (
     CAPTURED,
     DEFAULT,
@@ -33,7 +32,7 @@ from verification.deep import (
 from verification.truth import compare, continue_greedily
 from verification.versions import runners, version
 
-from driftscope.inspect.reference.drafter import ChainKeys
+from driftscope.inspect.reference.drafter import ChainKeys, load_drafter, load_target
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
 from driftscope_lab.trio import trio_path

@@ -12,7 +12,6 @@ from support.checkpoints import TARGET, changed
 from support.engine_process.job import Job, K, Outcome, run_jobs
 from support.every_drafter import ALL, checkpoint_tensors, write
 from support.inspected_prompts import served_length
-from support.reference_files import EOS_ID
 from typer.testing import CliRunner
 from verification.drafters import Row, rows
 from verification.inspected import false_alarms
@@ -24,6 +23,7 @@ from driftscope.inspect.checks.result import Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage
 from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.inspection import Answer, inspect_files
+from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope_lab.trio import CONDITIONS, load_prompts, trio_path
 from driftscope_probes.server.doctor import drafter_classes, package_folder

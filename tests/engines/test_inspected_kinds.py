@@ -15,7 +15,6 @@ from support.checkpoints import eagle1_drafter, mtp_checkpoint
 from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
 from support.inspected_prompts import inspected, served_length
 from support.reference_engine import Chain, draft_chains
-from support.reference_files import EOS_ID
 from typer.testing import CliRunner
 from verification.truth import MASSES, RECORD, V2, compare, worst
 from verification.zoo.engines import run_engines
@@ -24,7 +23,7 @@ from verification.zoo.kind import prompts
 from driftscope.cli.app import app
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 from driftscope.inspect.checkpoints import open_drafter
-from driftscope.inspect.reference.config import DEFAULT_N_SINK
+from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.target import ANSWER_TOKENS

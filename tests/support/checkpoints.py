@@ -12,12 +12,18 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from support.reference_files import Target, load_drafter, load_target, save_drafter
 from torch import Tensor
 from torch.nn import functional
 
 from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig, LatentConfig
-from driftscope.inspect.reference.drafter import ChainKeys, Drafter
+from driftscope.inspect.reference.drafter import (
+    ChainKeys,
+    Drafter,
+    load_drafter,
+    load_target,
+    save_drafter,
+)
+from driftscope.inspect.reference.layers import Target
 from driftscope.inspect.trial.target import Passage, Teacher
 from driftscope_lab.trio import encode, load_prompts, trio_path
 

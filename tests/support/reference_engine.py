@@ -18,10 +18,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from support.reference_files import EOS_ID, KVCache, Target, load_drafter, load_target, to_hf
 from torch import Tensor
 
-from driftscope.inspect.reference.config import DEFAULT_N_SINK
+from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
 from driftscope.inspect.reference.drafter import (
     ChainStep,
     Context,
@@ -29,9 +28,11 @@ from driftscope.inspect.reference.drafter import (
     chain_steps,
     class_masses,
     distance_masses,
+    load_drafter,
+    load_target,
     rms,
 )
-from driftscope.inspect.reference.layers import at_least_float32
+from driftscope.inspect.reference.layers import KVCache, Target, at_least_float32
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
@@ -559,7 +560,7 @@ class ReferenceRun:
             method="eagle3",
             k=self._k,
             target=described_model(target, "LlamaForCausalLM", dtype),
-            drafter=described_model(drafter, to_hf(config)["architectures"][0], dtype),
+            drafter=described_model(drafter, config.to_hf()["architectures"][0], dtype),
             norm_flags={
                 "fc_norm": config.fc_norm,
                 "norm_output": config.norm_output,

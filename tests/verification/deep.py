@@ -14,8 +14,14 @@ from pathlib import Path
 
 import torch
 from support.engine_process.job import Job
-from support.reference_files import Target, load_drafter, load_target, save_drafter, save_target
 
+from driftscope.inspect.reference.drafter import (
+    load_drafter,
+    load_target,
+    save_drafter,
+    save_target,
+)
+from driftscope.inspect.reference.layers import Target
 from driftscope_lab.trio import trio_path
 from verification.truth import RECORD
 from verification.versions import older_job

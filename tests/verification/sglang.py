@@ -13,11 +13,11 @@ from support.checkpoints import eagle1_drafter, mtp_checkpoint
 from support.engine_process import job as vllm
 from support.engine_process.job import prompts
 from support.reference_engine import replay
-from support.reference_files import Target
 from support.sglang_process import job as sglang
 from support.sglang_process.job import VERSION, Job, K, Outcome, run_job
 
 from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.layers import Target
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_lab.trio import trio_path

@@ -17,8 +17,9 @@ import torch
 from support.checkpoints import load_mtp
 from support.engine_process.job import PROMPTS, Job, K, Outcome, prompts, run_jobs
 from support.reference_engine import replay
-from support.reference_files import KVCache, load_drafter, load_target
 
+from driftscope.inspect.reference.drafter import load_drafter, load_target
+from driftscope.inspect.reference.layers import KVCache
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_lab.trio import trio_path

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from support.engine_process.job import Job, K
-from support.reference_files import save_drafter
 
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
-from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.drafter import Drafter, save_drafter
 from verification.truth import RECORD
 
 LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=320)

@@ -7,6 +7,7 @@ chains are those of `verified_chains.internals`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from driftscope.analysis.query.query_engine import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.statistics.changes import Requests, largest_split, step_ratio
 from driftscope.analysis.statistics.intervals import Interval, student
-from driftscope.analysis.statistics.ratio import intervals, ratio_of
+from driftscope.analysis.statistics.ratio import intervals, rate_intervals, ratio_of
 from driftscope.metrics.confidence import (
     BINS,
+    brier_parts,
     calibration_error,
     fitted_slope,
     logit_of,
@@ -31,6 +33,19 @@ FEWEST_CLUSTERS = 10
 SEED = 20261128
 _GROUPS_LEAST = 10
 """Fewest tokens of a kind of text that is listed, per cluster of FEWEST_CLUSTERS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityBin:
+    """Verified tokens of one depth and similar confidence."""
+
+    depth: int
+    tokens: int
+    confidence: float
+    """Mean confidence of the tokens."""
+    accepted: float
+    """Share of the tokens that the target accepted."""
+    accepted_interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +70,15 @@ class CalibrationAtDepth(Calibration):
     survival_ece: float
     """Calibration error of the product of the confidences up to this depth."""
     auroc: float | None
-    """None if all tokens had one outcome, as for the next three."""
+    """None if all tokens had one outcome, as for the next four."""
     auroc_interval: Interval | None
     temperature: float | None
     temperature_interval: Interval | None
     brier: float
+    brier_reliability: float
+    brier_resolution: float
+    brier_uncertainty: float
+    brier_rest: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +106,27 @@ class CalibrationShift:
     """Share of random orders of the requests with a change as large."""
 
 
+THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimmedAt:
+    """Rounds verified only up to the first token with less confidence than a threshold.
+
+    What is drafted after a cut was not recorded. Two assumptions have the truth between them: the
+    next draft is that of the next recorded round, which begins in easier text, or what is left of
+    the same draft, which is less sure than a new one. The figures are their mean.
+    """
+
+    threshold: float
+    verified: float
+    """Draft tokens verified per round."""
+    mean_length: float
+    mean_length_interval: Interval | None
+    off: float
+    """Relative distance of either assumption from `mean_length`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrations:
     """Calibration of a run's drafter."""
@@ -94,8 +134,12 @@ class Calibrations:
     by_depth: tuple[CalibrationAtDepth, ...] = ()
     by_kind: tuple[CalibrationOfKind, ...] = ()
     """By kind of text where it is recorded, else by label; () if there is one kind only."""
+    reliability: tuple[ReliabilityBin, ...] = ()
+    """Bins by depth and rising confidence; bins without a token are left out."""
     shift: CalibrationShift | None = None
     """None with too few requests."""
+    trimmed: tuple[TrimmedAt, ...] = ()
+    """By rising threshold, of rounds that verified K tokens; () without such rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -166,6 +210,7 @@ def calibrations(rounds: Scored) -> Calibrations:
     product = np.cumprod(np.where(finite, rounds.sure, np.nan), axis=1)
     whole_chain = [tested[:, at] & np.isfinite(product[:, at]) for at in range(depths)]
     found: list[CalibrationAtDepth] = []
+    bins: list[ReliabilityBin] = []
     for at in range(depths):
         mine = depth == at
         if not mine.any():
@@ -176,6 +221,7 @@ def calibrations(rounds: Scored) -> Calibrations:
         counted = [_counted(_bin_of(kept), weight, BINS) for weight in weights]
         survival = calibration_error(*counted) or 0.0
         found.append(_at_depth(at + 1, sure[mine], hit[mine], cluster[mine], survival))
+        bins += _bins(at + 1, sure[mine], hit[mine], cluster[mine])
     kinds: list[CalibrationOfKind] = []
     names = np.unique(rounds.kind).tolist()
     for name in names if len(names) > 1 else ():
@@ -188,8 +234,47 @@ def calibrations(rounds: Scored) -> Calibrations:
     return Calibrations(
         by_depth=tuple(found),
         by_kind=tuple(kinds),
+        reliability=tuple(bins),
         shift=_shift(rounds, at_round, depth, sure - hit),
+        trimmed=tuple(_trimmed(rounds)),
     )
+
+
+def _trimmed(rounds: Scored) -> Iterator[TrimmedAt]:
+    """Yield what each threshold would have verified and accepted."""
+    depths = rounds.sure.shape[1]
+    whole_rounds = (rounds.drawn == depths) & np.isfinite(rounds.sure).all(axis=1)
+    if not whole_rounds.any():
+        return
+    accepted, cluster = rounds.accepted[whole_rounds], rounds.cluster[whole_rounds]
+    for threshold in THRESHOLDS:
+        sure = rounds.sure[whole_rounds] >= threshold
+        first = np.minimum.accumulate(sure, axis=1).sum(axis=1)
+        # The rounds that serve the tokens of each round if what is left of a draft after a cut is
+        # verified in the next one, and the draft tokens verified in them.
+        ahead = np.zeros((len(sure), depths + 1), dtype=np.int64)
+        for depth in range(depths - 1, -1, -1):
+            ahead[:, depth] = np.where(sure[:, depth], ahead[:, depth + 1] + 1, 0)
+        at, row = np.zeros(len(sure), dtype=np.int64), np.arange(len(sure))
+        number, all_verified = np.zeros(len(sure)), np.zeros(len(sure))
+        while (going := at <= accepted).any():
+            here = ahead[row, np.minimum(at, depths)]
+            number += going
+            all_verified += np.where(going, here, 0)
+            at = np.where(going, at + np.minimum(accepted - at, here) + 1, at)
+        once = 1.0 + np.minimum(first, accepted)
+        lengths = float(once.mean()), float((1.0 + accepted).sum() / number.sum())
+        spread = intervals(ratio_of(*_sums(cluster, once, np.ones(len(once)))))
+        middle = sum(lengths) / 2.0
+        moved = spread[0] if spread else None
+        yield TrimmedAt(
+            threshold=threshold,
+            verified=float(first.mean() + all_verified.sum() / number.sum()) / 2.0,
+            mean_length=middle,
+            mean_length_interval=moved
+            and Interval.of(moved.low * middle / lengths[0], moved.high * middle / lengths[0]),
+            off=lengths[0] / middle - 1.0,
+        )
 
 
 def _counted(code: Codes, weight: Matrix | NDArray[np.bool_], least: int = 0) -> Matrix:
@@ -222,6 +307,10 @@ def _at_depth(
 ) -> CalibrationAtDepth:
     at = _bin_of(sure)
     sums = [_counted(at, w, BINS) for w in (np.ones(len(sure)), sure, hit)]
+    there = sums[0] > 0
+    score = float(np.square(sure - hit).mean())
+    tokens, sure_of, taken = (column[there] for column in sums)
+    parts = brier_parts(tokens, sure_of, taken, score)
     auroc, auroc_interval = _auroc(sure, hit, cluster)
     temperature, temperature_interval = _temperature(sure, hit, cluster)
     return CalibrationAtDepth(
@@ -233,7 +322,11 @@ def _at_depth(
         auroc_interval=auroc_interval,
         temperature=temperature,
         temperature_interval=temperature_interval,
-        brier=float(np.square(sure - hit).mean()),
+        brier=score,
+        brier_reliability=parts[0],
+        brier_resolution=parts[1],
+        brier_uncertainty=parts[2],
+        brier_rest=parts[3],
     )
 
 
@@ -285,6 +378,23 @@ def _temperature(
     if slope - half <= 0:
         return 1.0 / slope, None
     return 1.0 / slope, Interval.of(1.0 / (slope + half), 1.0 / (slope - half))
+
+
+def _bins(
+    depth: int, sure: Matrix, hit: NDArray[np.bool_], cluster: Codes
+) -> Iterator[ReliabilityBin]:
+    at = _bin_of(sure)
+    for number in np.unique(at).tolist():
+        mine = at == number
+        taken, n = _sums(cluster[mine], hit[mine].astype(np.float64), np.ones(int(mine.sum())))
+        spread = rate_intervals(ratio_of(taken, n))
+        yield ReliabilityBin(
+            depth=depth,
+            tokens=int(mine.sum()),
+            confidence=float(sure[mine].mean()),
+            accepted=float(hit[mine].mean()),
+            accepted_interval=spread[0] if spread else None,
+        )
 
 
 def _shift(rounds: Scored, at_round: Codes, depth: Codes, off: Matrix) -> CalibrationShift | None:

@@ -1,32 +1,52 @@
-"""Speed of one server over another's, and how sure the drafter is of its tokens."""
+"""Speed of one server over another's, and what other policies would have served."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from numpy.random import RandomState
 from support.analyses import client_row, write_replay
+from support.command import run_command
 from support.runs import Spec, write_run
-from support.simulate import Truth, simulate
+from support.simulate import Cost, Truth, simulate
 
+from benchmarks.calibration.advice import (
+    AS_SERVED,
+    ASKED,
+    TRUTHS,
+    K,
+    World,
+    recorded,
+    recorded_on,
+    served,
+    true_gain,
+    written,
+)
 from benchmarks.calibration.inside import CONFIDENCES, scored_rounds
-from driftscope.analysis.advice import served_option
+from driftscope.analysis.advice import advise, served_option
+from driftscope.analysis.cost import fit
 from driftscope.analysis.figures.calibration import calibrations
 from driftscope.analysis.replays import CONTENDER, SPECULATION
 from driftscope.analysis.speed import TPOT, is_faster, measured_effect, speeds_of, with_run_effect
 from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.time_per_token import ORACLE, policies, threshold_words
 from driftscope.findings.case import replay_cases_of
 from driftscope.findings.catalogue import Analysis, conclude
 from driftscope.findings.finding import Answer, Finding, Topic
 from driftscope.findings.first_screen import State
 from driftscope.findings.rules_pays import slower_for_clients
 from driftscope.metrics.confidence import placements
-from driftscope.pipeline import Inputs, analyze
+from driftscope.pipeline import Inputs, analyze, summarise
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Ended
+from driftscope_reports.html import to_html
 
 
 def _replay(run: Path, tpot_s: float, *, drafts: bool, answered: int = 32, **values: Any) -> Path:
@@ -356,9 +376,80 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(seed: int) -> None:
     assert placements(score, hit)[~hit].mean() == pytest.approx(by_definition, rel=1e-12)
 
 
-def test_planted_temperatures_come_back() -> None:
+def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
     world = CONFIDENCES["too sure with depth"]
     made = calibrations(scored_rounds(world, 3)[0])
     for at, planted in zip(made.by_depth, world.temperatures, strict=True):
         assert at.temperature_interval is not None
         assert at.temperature_interval.low <= planted <= at.temperature_interval.high
+        parts = at.brier_reliability - at.brier_resolution + at.brier_uncertainty + at.brier_rest
+        assert at.brier == pytest.approx(parts, rel=1e-12)
+    sums = [
+        sum(one.tokens for one in made.reliability if one.depth == at.depth) for at in made.by_depth
+    ]
+    assert sums == [at.tokens for at in made.by_depth]
+
+
+WORLD = World(verify=TRUTHS["linear"], rates=np.full(12, 0.7), depth_ms=0.5, weights=AS_SERVED)
+
+
+def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
+    text = written(RandomState(3))
+    whole = served(text, 0.0)
+    model = fit([recorded(WORLD, k, RandomState(3)).cells for k in (K, 1)])
+    assert model is not None
+    made = policies(model, recorded_on(whole))
+    found = {one.threshold: one.gain for one in made}
+    true = {at: true_gain(WORLD, whole, served(text, at)) for at in ASKED}
+    assert sorted(ASKED, key=lambda at: found[at].value) == sorted(ASKED, key=true.__getitem__)
+    for at in ASKED:
+        assert found[at].value == pytest.approx(true[at], abs=0.02)
+        assert found[at].interval is not None
+        assert found[at].interval.low <= true[at] <= found[at].interval.high
+    (most,) = [one.gain.value for one in made if one.name == ORACLE]
+    exact = true_gain(WORLD, whole, replace(whole, verified=whole.accepted))
+    assert most == pytest.approx(exact, abs=0.01) and most > max(true.values())
+
+
+TRUTH = Truth(
+    k=4,
+    requests=40,
+    rounds=40,
+    conditional=(0.8, 0.7, 0.6, 0.5),
+    batches=(2, 8),
+    cost=Cost(base_s=0.004, token_s=0.0006),
+)
+
+
+def test_advise_and_the_page_say_what_a_threshold_would_give(tmp_path: Path) -> None:
+    """A token costs much here, so that fewer of them are faster."""
+    runs = [simulate(tmp_path / f"{k}", replace(TRUTH, k=k)) for k in (4, 1)]
+    told = run_command("advise", *runs)
+    assert told.returncode == 0, told.stderr
+    assert "threshold 0.9" in told.stdout and "only what is accepted" in told.stdout
+    advice = json.loads(run_command("advise", *runs, "--json").stdout)
+    assert [one["threshold"] for one in advice["policies"] if one["threshold"]][:2] == [0.3, 0.4]
+    assert 0 <= advice["held_out"] < 0.05
+    analysis = analyze(Inputs(sources=runs, labels=["four", "one"]))
+    made = analysis.cases[0].advice
+    assert made is not None
+    words = threshold_words(made.policies, made.held_out)
+    assert "confidence threshold" in words and words[1:] in to_html(analysis)
+    shaken = threshold_words(made.policies, 0.2)
+    assert shaken.startswith("whether") and "20%" in shaken
+
+
+def test_a_run_that_was_trimmed_is_refused(tmp_path: Path) -> None:
+    """Nothing is known about tokens beyond the cut."""
+    runs = [read_trace(simulate(tmp_path / f"{k}", replace(TRUTH, k=k))) for k in (4, 1)]
+    rows = runs[0].verify.to_pandas()
+    cut = (rows.verified == 4) & (rows.index % 3 == 0)
+    rows.loc[cut, "verified"] = 2
+    rows.loc[cut, "accepted"] = rows.accepted[cut].clip(upper=2)
+    rows.loc[cut, "reason"] = "token_budget"
+    verify = pa.Table.from_pandas(rows, schema=runs[0].verify.schema, preserve_index=False)
+    whole, other = (summarise(trace, f"{n}") for n, trace in enumerate(runs))
+    trimmed = summarise(replace(runs[0], verify=verify), "trimmed")
+    asked = [advise(run, [other]) for run in (whole, trimmed)]
+    assert [bool(made and made.policies) for made in asked] == [True, False]
+    assert conclude([trimmed]).runs[0].fallback.cut_share > 0.01

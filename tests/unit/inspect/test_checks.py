@@ -27,7 +27,6 @@ from support.checkpoints import (
     speculators_names,
     without,
 )
-from support.reference_files import load_target, save_drafter
 from verification.zoo.mtp import DEEPSEEK, ERNIE, MIMO, MIMO_V2
 
 from driftscope.errors import CheckpointError
@@ -55,7 +54,7 @@ from driftscope.inspect.inspection import (
     inspect_files,
     run_checks,
 )
-from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.drafter import Drafter, load_target, save_drafter
 from driftscope.inspect.trial.drafting import as_served
 from driftscope_lab.trio import trio_path
 

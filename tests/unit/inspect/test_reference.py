@@ -19,15 +19,6 @@ from support.reference_engine import (
     generate,
     replay,
 )
-from support.reference_files import (
-    KVCache,
-    Target,
-    load_drafter,
-    load_target,
-    save_drafter,
-    save_target,
-    to_hf,
-)
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -39,8 +30,21 @@ from driftscope.inspect.reference.config import (
     LatentConfig,
     default_aux_layers,
 )
-from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.reference.layers import LatentAttention, RMSNorm, Rotary, causal_attention
+from driftscope.inspect.reference.drafter import (
+    Drafter,
+    load_drafter,
+    load_target,
+    save_drafter,
+    save_target,
+)
+from driftscope.inspect.reference.layers import (
+    KVCache,
+    LatentAttention,
+    RMSNorm,
+    Rotary,
+    Target,
+    causal_attention,
+)
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import edges_of
 from driftscope.trace.segments import RELATIVE_ERROR
@@ -153,7 +157,7 @@ def test_configs_say_what_vllm_reads(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_absent_norm_flags_mean_eagle3(pair: Pair) -> None:
-    fields = to_hf(pair[1].config)
+    fields = pair[1].config.to_hf()
     del fields["fc_norm"], fields["norm_output"]
     config = DrafterConfig.from_hf(fields)
     assert not config.fc_norm
@@ -161,14 +165,14 @@ def test_absent_norm_flags_mean_eagle3(pair: Pair) -> None:
 
 
 def test_a_config_may_name_auxiliary_layers_at_its_top_alone(pair: Pair) -> None:
-    fields = to_hf(pair[1].config)
+    fields = pair[1].config.to_hf()
     del fields["eagle_config"]
     assert DrafterConfig.from_hf(fields).aux_layers == (1, 2)
 
 
 def test_a_config_without_auxiliary_layers_means_vllms_default(pair: Pair) -> None:
     unnamed = replace(pair[1].config, aux_layers=(2, 4, 5), names_aux_layers=False)
-    fields = to_hf(unnamed)
+    fields = unnamed.to_hf()
     assert "layer_ids" not in json.dumps(fields)
     with pytest.raises(KeyError):
         DrafterConfig.from_hf(fields)
@@ -262,19 +266,19 @@ def test_scaled_positions_change_the_temperature() -> None:
 def test_a_config_is_read_as_it_is_written() -> None:
     latent = LatentConfig.from_hf(LATENT_SIZES)
     config = DrafterConfig(layer=LATENT_LAYER, aux_layers=(1, 2), latent=latent)
-    fields = to_hf(config)
+    fields = config.to_hf()
     assert fields["architectures"] == [LATENT_DRAFTER]
     assert DrafterConfig.from_hf(fields) == config
 
 
 def test_a_llama_drafter_has_no_latent_attention() -> None:
     config = DrafterConfig(layer=LATENT_LAYER, aux_layers=(1, 2))
-    assert DrafterConfig.from_hf({**to_hf(config), **LATENT_SIZES}).latent is None
+    assert DrafterConfig.from_hf({**config.to_hf(), **LATENT_SIZES}).latent is None
 
 
 def test_a_missing_size_is_a_key_error() -> None:
     config = replace(DrafterConfig(layer=LATENT_LAYER), latent=LatentConfig.from_hf(LATENT_SIZES))
-    fields = to_hf(config)
+    fields = config.to_hf()
     del fields["v_head_dim"]
     with pytest.raises(KeyError, match="v_head_dim"):
         DrafterConfig.from_hf(fields)
@@ -402,17 +406,17 @@ def test_replay_equals_running_the_drafter_anew(
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_a_config_reads_back_as_it_was_written(name: str) -> None:
-    assert DrafterConfig.from_hf(to_hf(OPTIONS[name])) == OPTIONS[name]
+    assert DrafterConfig.from_hf(OPTIONS[name].to_hf()) == OPTIONS[name]
 
 
 @pytest.mark.parametrize("name", ["draft vocabulary", "norm_before_fc", "qk_norm", "narrow"])
 def test_a_speculators_config_says_the_same(name: str) -> None:
     config = OPTIONS[name]
-    written = to_hf(config)
+    written = config.to_hf()
     fields = {
         "speculators_model_type": "eagle3",
         "transformer_layer_config": {
-            **to_hf(config.layer),
+            **config.layer.to_hf(),
             "model_type": "qwen3" if config.qk_norm else "llama",
         },
         "eagle_aux_hidden_state_layer_ids": [1, 2],

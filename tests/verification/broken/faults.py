@@ -11,11 +11,16 @@ from typing import Any
 import torch
 from support.checkpoints import changed, fields, shifted_layers, without
 from support.reference_engine import ReferenceRun
-from support.reference_files import Target, load_drafter, load_target, save_drafter, save_target
 from torch import Tensor, nn
 
-from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.reference.layers import Rotary
+from driftscope.inspect.reference.drafter import (
+    Drafter,
+    load_drafter,
+    load_target,
+    save_drafter,
+    save_target,
+)
+from driftscope.inspect.reference.layers import Rotary, Target
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 EAGLE3, EAGLE31, FEWER = "eagle3", "eagle31", "eagle31 of 512 tokens"

@@ -29,13 +29,15 @@ from support.checkpoints import (
     speculators_names,
 )
 from support.reference_engine import generate
-from support.reference_files import PAD_ID, Target, load_drafter, load_target, save_drafter
 
 from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope.inspect.checkpoints import open_target
 from driftscope.inspect.inspection import Answer
-from driftscope.inspect.reference.drafter import ChainKeys, Drafter
+from driftscope.inspect.reference.config import PAD_ID
+from driftscope.inspect.reference.drafter import load_drafter, load_target, save_drafter
 from driftscope.inspect.trial.trial import Bench
+from driftscope_lab.training.text import Batch
+from driftscope_lab.training.train_drafters import Teacher, draft_loss
 from driftscope_lab.trio import Prompt, encode, load_prompts, trio_path
 from verification.inspected.plants import EAGLE3, EAGLE31, stored
 from verification.inspected.table import Row, inspected
@@ -79,44 +81,19 @@ def _with_noise(share: float, folder: Path, name: str, seed: int, _rows: torch.T
     return changed(folder, name, weights=shaken)
 
 
-def _draft_loss(target: Target, drafter: Drafter, ids: torch.Tensor) -> torch.Tensor:
-    """Return the loss of drafting DEPTHS deep from every slot of `ids` [B, S] on the true tokens:
-    the cross-entropy against the target's distribution, each depth weighed by DECAY."""
-    with torch.no_grad():
-        output = target(ids, aux_layers=drafter.config.aux_layers)
-        wanted = (output.hidden @ target.model.embed_tokens.weight.T).softmax(-1)
-        embeddings = target.embed(ids)
-    slots, loss = ids.shape[1] - 1 - DEPTHS, torch.zeros(())
-    hidden = drafter.fuse([layer[:, :slots] for layer in output.aux])
-    context, keys = drafter.context(embeddings[:, 1 : 1 + slots], hidden), ChainKeys()
-    for depth in range(1, DEPTHS + 1):
-        at = slice(depth, depth + slots)
-        step = drafter.step(
-            embedding=embeddings[:, at],
-            hidden=hidden,
-            depth=depth,
-            anchors=torch.arange(slots),
-            context=context,
-            chain_keys=keys,
-        )
-        counted = (ids != PAD_ID)[:, at]
-        logits = drafter.lm_head(step.postnorm[counted])
-        entropy = torch.nn.functional.cross_entropy(logits, wanted[:, at][counted])
-        loss = loss + DECAY ** (depth - 1) * entropy
-        hidden, keys = step.fed, step.chain_keys
-    return loss
-
-
 def _with_training(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Path:
     """Write a drafter that was trained on for STEPS steps, at a rate that follows from the seed."""
     target, drafter = load_target(trio_path() / "target"), load_drafter(trio_path() / name)
     generator = torch.Generator().manual_seed(seed)
     rate = (1e-4, 3e-4, 1e-3)[seed % 3]
     optimizer = torch.optim.AdamW(drafter.parameters(), lr=rate)
+    factors = [1.0] * len(drafter.config.aux_layers)
     drafter.train()
     for _ in range(STEPS):
         ids = rows[torch.randperm(len(rows), generator=generator)[:ROWS]]
-        loss = _draft_loss(target, drafter, ids)
+        batch = Batch(ids=ids, counted=ids != PAD_ID)
+        teaching = Teacher(target, drafter.config.aux_layers, None).teach(batch)
+        loss = draft_loss(drafter, factors, teaching, depths=DEPTHS, decay=DECAY).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -16,8 +16,8 @@ from typing import Any
 from support.checkpoints import TARGET
 from support.engine_process.job import Job, run_job
 from support.inspected_prompts import inspected, served_length
-from support.reference_files import EOS_ID
 
+from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.trial.target import ANSWER_TOKENS
 from verification.inspected.plants import FURTHER, REVIEWED, Plant
 from verification.inspected.table import made

@@ -15,7 +15,6 @@ import torch
 from support.checkpoints import TARGET
 from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
 from support.reference_engine import Chain, replay
-from support.reference_files import load_drafter, load_target
 from transformers import AutoTokenizer
 
 from driftscope.analysis.figures.attention_drift import Answer
@@ -23,6 +22,7 @@ from driftscope.analysis.statistics.intervals import Estimate, Interval
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.result import Certainty, CheckResult, Level
+from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
 from driftscope.inspect.trial.inside import Confidence, Inside, InsideSums, inside_of
 from driftscope.inspect.trial.result import (

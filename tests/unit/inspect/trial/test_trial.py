@@ -31,7 +31,6 @@ from support.checkpoints import (
     speculators_names,
 )
 from support.reference_engine import generate
-from support.reference_files import load_drafter, load_target
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
@@ -39,6 +38,7 @@ from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.errors import CheckpointError, UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import CheckResult
+from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import Drafted, Variant, as_served, draft
 from driftscope.inspect.trial.repairs import attention_repairs, write_config
 from driftscope.inspect.trial.result import STOPPED, Change, T, Trial, TrialListener
