@@ -5,6 +5,7 @@ There is one span per finished request, with events for its rejected rounds.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -256,25 +257,19 @@ def metric_exporter(settings: Settings) -> MetricExporter | None:
 
     Raises TelemetryError when the protocol's package is missing.
     """
-    signal = settings.metrics
-    if signal is None:
-        return None
-    made: MetricExporter = _otlp(signal, "metric_exporter", "OTLPMetricExporter")
+    made: MetricExporter | None = _otlp(settings.metrics, "metric_exporter", "OTLPMetricExporter")
     return made
 
 
 def span_exporter(settings: Settings) -> SpanExporter | None:
     """Return the span exporter; arguments and errors are those of `metric_exporter`."""
-    signal = settings.traces
-    if signal is None:
-        return None
-    made: SpanExporter = _otlp(signal, "trace_exporter", "OTLPSpanExporter")
+    made: SpanExporter | None = _otlp(settings.traces, "trace_exporter", "OTLPSpanExporter")
     return made
 
 
-def _otlp(signal: Signal, module: str, name: str) -> Any:
-    import importlib
-
+def _otlp(signal: Signal | None, module: str, name: str) -> Any:
+    if signal is None:
+        return None
     package = "opentelemetry.exporter.otlp.proto"
     kind = "grpc" if signal.protocol == GRPC else "http"
     # gRPC uses TLS unless `insecure` is set; plain http endpoints need it.
