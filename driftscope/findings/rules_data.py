@@ -232,6 +232,11 @@ def _about_rounds(run: RunSummary) -> Iterator[Finding]:
             name="counted_undrafted",
             affects="acceptance",
         )
+
+
+def _about_chains(run: RunSummary) -> Iterator[Finding]:
+    """Yield what is to be known of several K, and of the recorded chains."""
+    seen = run.recording
     if run.mixed:
         differs = first_token_differs(run)
         yield note(
@@ -242,11 +247,6 @@ def _about_rounds(run: RunSummary) -> Iterator[Finding]:
             name="several_k",
             affects="acceptance",
         )
-
-
-def _about_chains(run: RunSummary) -> Iterator[Finding]:
-    """Yield what is to be known of the recorded chains."""
-    seen = run.recording
     if run.mixed and seen.chains:
         yield note(
             f"attention, hidden state and confidence by depth cover the chains of K = {run.depths} "

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.closeup import Timeline
-from driftscope.analysis.figures.change_points import ChangePoint
+from driftscope.analysis.figures.change_points import ChangePoint, Changes
 from driftscope.analysis.figures.requests import UNLABELLED
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import NOTHING, between, count, listed, number
@@ -232,22 +232,6 @@ def _over_time(runs: _Runs) -> list[Picture]:
     several = len(runs) > 1
     since = "the start of each run" if several else clock(known[0][2].start_s)
     all_changes = [run.changes for _, run, _ in known if run.changes]
-    notes = []
-    if any(changes.gradual for changes in all_changes):
-        notes.append(
-            "A slope over time fits better than a step: the moments approximate the slope."
-        )
-    moved = [point for changes in all_changes for point in changes.points]
-    left = [(_same_mix(point), point.difference) for point in moved]
-    if any(same is not None and abs(same) < abs(whole) / 2 for same, whole in left):
-        notes.append("Most of a change comes from a different mix of requests, see the numbers.")
-    if any(changes.alike for changes in all_changes):
-        notes.append(
-            "Requests that follow each other are alike: session or traffic cannot be told from the "
-            "drafter. Send session ids or a canary."
-        )
-    if any(changes.raw and not changes.points for changes in all_changes):
-        notes.append("What moves is the mix of requests or sessions.")
     return [
         Picture(
             id="where-changes",
@@ -273,11 +257,32 @@ def _over_time(runs: _Runs) -> list[Picture]:
                 ],
             ),
             definitions=(MEAN_LENGTH,),
-            note=" ".join(notes) or None,
+            note=_notes(all_changes) or None,
             numbers=_level_numbers(courses) if all_changes else None,
             hero=True,
         )
     ]
+
+
+def _notes(all_changes: Sequence[Changes]) -> str:
+    """Return what else is to be known of the changes."""
+    notes = []
+    if any(changes.gradual for changes in all_changes):
+        notes.append(
+            "A slope over time fits better than a step: the moments approximate the slope."
+        )
+    moved = [point for changes in all_changes for point in changes.points]
+    left = [(_same_mix(point), point.difference) for point in moved]
+    if any(same is not None and abs(same) < abs(whole) / 2 for same, whole in left):
+        notes.append("Most of a change comes from a different mix of requests, see the numbers.")
+    if any(changes.alike for changes in all_changes):
+        notes.append(
+            "Requests that follow each other are alike: session or traffic cannot be told from the "
+            "drafter. Send session ids or a canary."
+        )
+    if any(changes.raw and not changes.points for changes in all_changes):
+        notes.append("What moves is the mix of requests or sessions.")
+    return " ".join(notes)
 
 
 def _levels(course: _Course, several: bool) -> list[Any]:
