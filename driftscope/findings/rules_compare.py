@@ -16,7 +16,6 @@ from driftscope.analysis.compare import (
     Difference,
     accepts_less,
 )
-from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.log_changes import (
     CLEAR_SHARE,
     CLEAR_STEP,
@@ -229,10 +228,14 @@ def acceptance_kept(case: Case) -> Finding | None:
     if case.comparison is None or change is None or interval is None:
         spread, length = case.run.acceptance.mean_length_interval, case.run.acceptance.mean_length
         around = "no 95% interval" if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
+        tpot_s, within, time = case.run.latency.tpot_s, case.run.latency.tpot_s_interval, ""
+        if tpot_s is not None and within is not None:
+            ends = f"{milliseconds(within.low)} to {milliseconds(within.high)}"
+            time = f"an output token takes {milliseconds(tpot_s)} ({ends}), and "
         return Finding(
             title="How many tokens does a round yield?",
             headline=Headline.LENGTH,
-            statement=f"{_time_words(case.run.latency)}a round yields {number(length)} tokens "
+            statement=f"{time}a round yields {number(length)} tokens "
             f"({around}) of at most {case.run.k + 1}",
             estimate=length,
             interval=spread,
@@ -281,15 +284,6 @@ def _more_requests(comparison: Comparison, change: float, interval: Interval) ->
         return "Record more requests of the same prompts."
     wanted = math.ceil(min(comparison.requests) * max(factor, 1.0) / 10) * 10
     return f"Record about {wanted:,} requests of the same prompts in each run."
-
-
-def _time_words(latency: Latency) -> str:
-    """Return the time per output token as the beginning of a sentence; "" if it is not known."""
-    spread = latency.tpot_s_interval
-    if latency.tpot_s is None or spread is None:
-        return ""
-    ends = f"{milliseconds(spread.low)} to {milliseconds(spread.high)}"
-    return f"an output token takes {milliseconds(latency.tpot_s)} ({ends}), and "
 
 
 OUTCOME_P = Threshold(

@@ -131,7 +131,7 @@ def area(name: str, y: Values, *, colour: str, pattern: str) -> go.Scatter:
         stackgroup="areas",
         line={"color": _paint(colour), "width": 1.5},
         fillcolor=_paint(colour),
-        fillpattern=_pattern(pattern),
+        fillpattern={"shape": pattern, **_PATTERN},
         meta=_meta(()),
     )
 
@@ -155,7 +155,7 @@ def bars(
         y=list(y),
         marker={
             "color": painted or _paint(str(colours) or colour(run)),
-            "pattern": _pattern(shape) if shape else None,
+            "pattern": {"shape": shape, **_PATTERN} if shape else None,
         },
         error_y=_error_bars(y, intervals, _paint("ink")),
         meta=_meta(intervals),
@@ -197,8 +197,13 @@ def _paint(name: str) -> str:
     return f"var(--{name})"
 
 
-def _pattern(shape: str) -> dict[str, Any]:
-    return {"shape": shape, "fgcolor": _paint("panel"), "fillmode": "overlay", "size": 8}
+_PATTERN = {"fgcolor": _paint("panel"), "fillmode": "overlay", "size": 8}
+_TITLE = {"standoff": 6, "font": {"size": 13, "color": _paint("soft")}}
+_NOTE = {
+    "showarrow": False,
+    "font": {"size": 12, "color": _paint("ink")},
+    "bgcolor": _paint("panel"),
+}
 
 
 def is_number(value: float | None) -> TypeGuard[float]:
@@ -260,7 +265,7 @@ def figure(
         value = _HOVER.get(unit, "%{y:.3f}")
         trace.hovertemplate = f"{value} %{{customdata}}" if trace.customdata else value
     loose = any(t.mode == "markers" for t in traces if t.type == "scatter")
-    y_axis = {"title": _title(y_title), "nticks": 5, **_AXIS}
+    y_axis = {"title": {"text": y_title, **_TITLE}, "nticks": 5, **_AXIS}
     levels = [*([] if level is None else [level]), *([band.low, band.high] if band else ())]
     ends = _y_range(traces, unit, levels, y_most, from_zero=from_zero, stacked=stacked)
     y_axis["range"] = ends
@@ -307,14 +312,15 @@ _FEW = 3
 """Most categories with which bars are kept narrow."""
 
 
-def _title(words: str) -> dict[str, Any]:
-    return {"text": words, "standoff": 6, "font": {"size": 13, "color": _paint("soft")}}
-
-
 def _x_axis(
     traces: Sequence[Any], title: str, axis: Axis, deepest: int, *, whole: bool
 ) -> dict[str, Any]:
-    made: dict[str, Any] = {"title": _title(title), "showgrid": False, "automargin": True, **_AXIS}
+    made: dict[str, Any] = {
+        "title": {"text": title, **_TITLE},
+        "showgrid": False,
+        "automargin": True,
+        **_AXIS,
+    }
     values = [x for t in traces for x in t.x or ()]
     if axis is Axis.DEPTH:
         # Ends are identical in every picture, so that depths are aligned.
@@ -403,7 +409,8 @@ def _labels(marks: Sequence[Mark], traces: Sequence[Any]) -> list[dict[str, Any]
     middle = (min(values) + max(values)) / 2 if values else 0.0
     return [
         {
-            **_note(m.text),
+            "text": m.text,
+            **_NOTE,
             "x": m.x,
             "y": 0,
             "yref": "paper",
@@ -424,18 +431,13 @@ def _area_names(traces: Sequence[Any]) -> list[dict[str, Any]]:
         at = max(inner, key=lambda i: high[i] - base[i], default=None)
         if at is not None and high[at] - base[at] >= _LABELLED:
             place = {"x": area_.x[at], "y": (high[at] + base[at]) / 2}
-            out.append({**_note(area_.name), **place, "borderpad": 2})
+            out.append({"text": area_.name, **_NOTE, **place, "borderpad": 2})
         base = high
     return out
 
 
 _LABELLED = 0.07
 """Smallest height of an area, as a share of the picture, at which it carries its name."""
-
-
-def _note(text: str) -> dict[str, Any]:
-    font = {"size": 12, "color": _paint("ink")}
-    return {"text": text, "showarrow": False, "font": font, "bgcolor": _paint("panel")}
 
 
 def has_values(made: go.Figure) -> bool:

@@ -97,12 +97,29 @@ def requests(analysis: Analysis) -> Section:
         cells = {row[at] for row in rows}
         if len(cells) > 1 if head in ("label", "run", "temperature") else cells != {NOTHING}:
             kept.append(at)
+    cut = any(run.requests > 2 * NAMED_EACH for run in runs)
+    which = (
+        f"The {NAMED_EACH} worst and the {NAMED_EACH} best requests of each run"
+        if cut
+        else "All requests"
+    )
+    recorded = any(
+        ids is not None
+        for run in runs
+        if run.closeup
+        for opened in run.closeup.opened
+        for ids in opened.token_ids
+    )
+    texts = any(opened.text for run in runs if run.closeup for opened in run.closeup.opened)
+    text = "Token ids were recorded." if recorded else "No text and no token ids were recorded."
+    if texts:
+        text = "Prompts and answers were kept, and opened requests show them."
     return Section(
         id="requests",
         name="Requests",
         conclusion=f"Single requests yield {number(lengths[0])} to {number(lengths[-1])} tokens "
         "per round.",
-        lead=_requests_lead(runs),
+        lead=f"{which} by tokens per round, worst first. Underlined requests can be opened. {text}",
         below=[
             part("search"),
             table(
@@ -129,27 +146,6 @@ def stories(runs: tuple[RunSummary, ...]) -> list[dict[str, object]]:
         ]
         told.append({"label": run.label, "k": run.k, "opened": opened})
     return told
-
-
-def _requests_lead(runs: tuple[RunSummary, ...]) -> str:
-    cut = any(run.requests > 2 * NAMED_EACH for run in runs)
-    which = (
-        f"The {NAMED_EACH} worst and the {NAMED_EACH} best requests of each run"
-        if cut
-        else "All requests"
-    )
-    recorded = any(
-        ids is not None
-        for run in runs
-        if run.closeup
-        for opened in run.closeup.opened
-        for ids in opened.token_ids
-    )
-    kept = any(opened.text for run in runs if run.closeup for opened in run.closeup.opened)
-    text = "Token ids were recorded." if recorded else "No text and no token ids were recorded."
-    if kept:
-        text = "Prompts and answers were kept, and opened requests show them."
-    return f"{which} by tokens per round, worst first. Underlined requests can be opened. {text}"
 
 
 def _request_name(index: int, run: RunSummary, request: NamedRequest) -> str:
