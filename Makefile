@@ -36,7 +36,7 @@ test: $(VENV)/installed-dev lint type layers browser prometheus ## all checks an
 nightly: $(VENV)/installed-dev browser prometheus $(TESTED_IN) ## what `make test` leaves out: older vLLM, every kind of drafter, parallel engines, disks, installs, SGLang if it is there
 	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(PYTEST) --durations 20 -m nightly
 
-unit: $(VENV)/installed-dev ## tests that start no engine, browser, server or process (3 minutes)
+unit: $(VENV)/installed-dev ## tests that start no engine, browser, server or process, nor dozens of simulated runs (2 minutes)
 	$(PYTEST) -m "not (vllm or sglang or slow or process or browser or prometheus)"
 
 dist: $(VENV)/installed-dev ## wheels of all distributions and the source, into dist/: the same bytes from the same commit

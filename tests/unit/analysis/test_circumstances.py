@@ -30,6 +30,8 @@ from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Region
 
+pytestmark = pytest.mark.slow
+
 TRUTH = Truth(
     requests=60,
     rounds=12,
@@ -95,7 +97,6 @@ def test_a_request_of_a_suite_names_the_suite() -> None:
     assert origins(["b", "replay/a/x", "c", "replay/a/y"]) == (TRAFFIC, "replay/a/")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "compared"),
     [

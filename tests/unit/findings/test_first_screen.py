@@ -34,6 +34,8 @@ from driftscope_reports.html import to_html
 from driftscope_reports.markdown import to_markdown
 from driftscope_reports.terminal import render
 
+pytestmark = pytest.mark.slow
+
 EVEN = Spec(
     conditional=(0.9, 0.9, 0.9, 0.9),
     growth=1.0,
@@ -234,7 +236,6 @@ def test_pays_is_answered_yes_if_some_drafter_pays_and_other_topics_by_the_worst
     assert _marks(given[:1]) == ((Topic.PAYS, Answer.NO),)
 
 
-@pytest.mark.slow
 def test_norms_are_not_advised_to_a_drafter_that_has_them(run: Run) -> None:
     even = replace(EVEN, k=8, conditional=(0.9,) * 8, requests=60, sink=(0.46, 0.08))
     falls = replace(even, conditional=(0.9, 0.85, 0.7, 0.55, 0.45, 0.35, 0.3, 0.25))
@@ -438,7 +439,6 @@ def test_every_screen_is_kept(golden: dict[str, Any]) -> None:
     assert list(golden) == list(SCREENS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SCREENS)
 def test_the_sentences_are_those_that_were_read(
     name: str, golden: dict[str, Any], tmp_path: Path
