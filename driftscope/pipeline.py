@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from driftscope.analysis.closeup import OpenedRequest
 from driftscope.analysis.compare import Comparison, compare_times
 from driftscope.analysis.compare import compare as compare_sums
+from driftscope.analysis.compare_masses import compare_masses
 from driftscope.analysis.figures.requests import requests_of
 from driftscope.analysis.figures.rounds import Side, duration, side_without_rounds
 from driftscope.analysis.figures.run_sums import (
@@ -231,7 +232,8 @@ def compare(
                 raise NoDataError(f"{label}: {WAS_SIMULATED}; it is compared with nothing")
         if speculates(a) and speculates(b):
             sums = _whole(_sums(a, only)), _whole(_sums(b, only))
-            return replace(compare_sums(*sums, labels), where=only.where)
+            compared = compare_sums(*sums, labels)
+            return replace(compared, where=only.where, masses=compare_masses(*sums))
         if only != EVERYTHING:
             raise UsageError(_NO_ROUNDS)
         manifests = a.manifest, b.manifest

@@ -76,6 +76,7 @@ CUDA_JOBS = {
     "bf16 v1 graphs raising": _job("v1", True, BF16, TEST_RAISE="after"),
     "fp32 v1 graphs off": replace(_job("v1", True, FP32), probe={}),
     "fp32 v2 eager": _job("v2", False, FP32),
+    "bf16 v2 shadow": _job("v2", True, BF16, RECORDING="shadow"),
 }
 CPU_JOBS = {
     "fp32 v1 eager": Job(drafter="eagle31", probe=RECORD),

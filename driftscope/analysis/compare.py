@@ -137,6 +137,21 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MassComparison:
+    """Differences of the attention masses of two runs."""
+
+    differences: tuple[Difference, ...] = ()
+    """At the first depth and at the deepest common one; () if they are not compared."""
+    rounds: tuple[int, int] = (0, 0)
+    """Number of verified chains of each run that they are over."""
+    same_rounds: bool = False
+    """Whether these are of the same requests and positions."""
+
+
+NO_MASSES = MassComparison()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Comparison of two runs."""
 
@@ -156,6 +171,7 @@ class Comparison:
     same_rounds: bool = False
     """Whether every paired request accepted equally in both runs: at each depth in as many of its
     rounds."""
+    masses: MassComparison = NO_MASSES
     mix: Mapping[str, float] = field(default_factory=dict)
     """Share of each label at which differences over all requests are taken; empty if they are
     taken as served, see `driftscope.analysis.compare`."""

@@ -155,7 +155,8 @@ def _finding(
         because=because,
         advice=f"The drafter computes different results {worse.name}: a bug in the engine or in "
         "the model's code, not in the drafter's weights. Serve with the mode that works until it "
-        "is fixed, and report it to vLLM with both runs.",
+        "is fixed, and report it to vLLM with both runs; DRIFTSCOPE_RECORDING=shadow shows which "
+        "chains differ.",
         option="--enforce-eager" if "eager" in better.name else None,
         cost_tps=case.cost_of(better.mean_length),
     )

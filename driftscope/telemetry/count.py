@@ -9,9 +9,9 @@ reached its size limit on disk.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,11 @@ from driftscope.vocabulary import MASS_CLASSES
 
 Matrix = NDArray[np.float64]
 PLACES = ("in", "prenorm", "postnorm", "fed")
+HARD_GROWTH = 2.0
+"""Growth of the fed state above which a chain has drifted hard: between the paper's healthy drafter
+(1.0) and its drifting one (3.6)."""
+NOTABLE_CHAINS = 64
+"""Most chains that drifted hard and are kept for spans until they are next collected."""
 CHAT, COMPLETION, GENERATE = "chat", "text_completion", "generate"
 """Operations of OpenTelemetry's conventions for GenAI, and one of our own for a request of which
 the engine core does not know the endpoint."""
@@ -60,6 +65,17 @@ class BadRowError(ValueError):
     """Raised for a row that no engine writes; the message names the column."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotableChain:
+    """A recorded chain that drifted hard, for its request's span."""
+
+    time_s: float
+    request: str
+    position: int
+    k: int
+    growth: float
+
+
 @dataclass(slots=True, kw_only=True)
 class BatchCounter:
     """Add the records of one process to a tally."""
@@ -68,6 +84,7 @@ class BatchCounter:
     first_rank: bool = True
     """False on other tensor-parallel ranks, which count only attention masses. Everything else
     would be counted twice."""
+    notable: deque[NotableChain] = field(default_factory=lambda: deque(maxlen=NOTABLE_CHAINS))
 
     def take(self, record: str, batch: pa.RecordBatch) -> None:
         """Count the rows of one batch; raise BadRowError for a value that no engine writes."""
@@ -284,6 +301,7 @@ def _chains(counter: BatchCounter, batch: pa.RecordBatch, k: int) -> None:
     growth = _growth(matrix(batch, "fed_rms", k))
     if growth is not None:
         counter.tally.observe(i.GROWTH, growth)
+        _note(counter, batch, k, growth)
 
 
 def _masses(batch: pa.RecordBatch, k: int) -> Mapping[str, Matrix]:
@@ -303,6 +321,24 @@ def _growth(fed: Matrix | None) -> Matrix | None:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(fed[:, 0] != 0, fed[:, -1] / fed[:, 0], np.nan)
+
+
+def _note(counter: BatchCounter, batch: pa.RecordBatch, k: int, growth: Matrix) -> None:
+    hard = np.flatnonzero(np.isfinite(growth) & (growth > HARD_GROWTH))[-NOTABLE_CHAINS:]
+    if not len(hard):
+        return
+    times, positions = numbers(batch, "time_s"), numbers(batch, "position")
+    requests = strings(batch, "request")
+    counter.notable.extend(
+        NotableChain(
+            time_s=float(times[at]),
+            request=requests[at] or "",
+            position=int(positions[at]),
+            k=k,
+            growth=float(growth[at]),
+        )
+        for at in hard.tolist()
+    )
 
 
 def record_status(tally: Tally, status: Status) -> None:
@@ -329,19 +365,23 @@ def role_of(source: str) -> str:
     return source.rpartition("-")[0] or source
 
 
-def publish(run: Path, source: str, points: Snapshot) -> None:
-    """Replace the file of the figures of one process, atomically by rename; raises OSError."""
-    path, content = run / f"{_PREFIX}{source}.json", {"points": to_rows(points)}
+def publish(run: Path, source: str, points: Snapshot, chains: Iterable[NotableChain]) -> None:
+    """Replace the file of the figures of one process, and of the latest chains that drifted hard,
+    atomically by rename; raises OSError."""
+    content = {"points": to_rows(points), "chains": [asdict(chain) for chain in chains]}
+    path = run / f"{_PREFIX}{source}.json"
     write_file(path, strict_json.dumps(content).encode(), mode=PRIVATE_FILE, durable=False)
 
 
-def workers_of(run: Path, replica: int) -> Iterator[Snapshot]:
+def workers_of(run: Path, replica: int) -> Iterator[tuple[Snapshot, tuple[NotableChain, ...]]]:
     """Yield what a replica's workers published. Unreadable files are skipped."""
     for path in sorted(run.glob(f"{_PREFIX}worker*.json")):
         if (place_of(path.stem.removeprefix(_PREFIX)).replica or 0) != replica:
             continue
         try:
-            yield from_rows(read_json(path, follow=False)["points"])
+            raw = read_json(path, follow=False)
+            chains = tuple(NotableChain(**chain) for chain in raw["chains"])
+            yield from_rows(raw["points"]), chains
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
 

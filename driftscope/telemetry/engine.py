@@ -52,8 +52,10 @@ PUBLISH_S = 1.0
 """Interval at which a worker rewrites its figures, in seconds."""
 POLL_S = 0.5
 """Interval at which the engine core checks for due exports, in seconds."""
+SETTLE_S = 3.0
+"""Time for which a finished request waits for the chains that its workers recorded, in seconds: one
+flush, one publication and one poll, with room to spare."""
 WAITING_REQUESTS = 4096
-"""Most finished requests that wait for the next check to become spans."""
 CLOSE_S = 2.0
 """Longest time that closing waits for a collector, in seconds."""
 DIGEST_CHARS = 8
@@ -136,7 +138,7 @@ class WorkerTelemetry:
         for record, batch in together(waiting):
             self._counter.take(record, batch)
         record_status(self._tally, self._status())
-        publish(self._run, self._source, self._tally.snapshot())
+        publish(self._run, self._source, self._tally.snapshot(), self._counter.notable)
 
 
 class EngineTelemetry:
@@ -175,7 +177,7 @@ class EngineTelemetry:
         self._counter = BatchCounter(tally=self._tally)
         self._log = RequestLog(self._tally, settings.labels)
         self._spans = Spans(settings.span_queue)
-        self._waiting: deque[Finished] = deque(maxlen=WAITING_REQUESTS)
+        self._waiting: deque[tuple[float, Finished]] = deque(maxlen=WAITING_REQUESTS)
         self._started_s = time.time()
         self._before: tuple[float, Snapshot] = (self._started_s, {})
         self._health.set(i.SPANS_LOST, 0)
@@ -201,7 +203,7 @@ class EngineTelemetry:
                 self._log.verified(batch)
             for done in self._log.finished(batch) if record == "request" else ():
                 if self._span_exporter:
-                    self._waiting.append(done)
+                    self._waiting.append((time.monotonic(), done))
 
     def snapshot(self) -> dict[Key, Point]:
         """Return the figures of the engine core, of its workers and of the export itself."""
@@ -211,7 +213,7 @@ class EngineTelemetry:
             self._health.set(i.BEHIND, self._metrics.behind_s(), signal=METRICS)
         if self._span_exporter:
             self._health.set(i.BEHIND, self._traces.behind_s(), signal=TRACES)
-        shared = workers_of(self._run, self._replica)
+        shared = [points for points, _ in workers_of(self._run, self._replica)]
         return merged([self._tally.snapshot(), *shared, self._health.snapshot()])
 
     def identity(self) -> Identity | None:
@@ -248,14 +250,18 @@ class EngineTelemetry:
             poll()
 
     def _send_due(self, *, everything: bool = False) -> None:
-        """Send what is due, or everything."""
+        """Send what is due, or everything: then requests wait for no chains of their workers."""
         from driftscope.telemetry.export import export_spans
 
         with self._exporting:
             if (identity := self.identity()) is None:
                 return
-            while self._waiting:
-                self._spans.add(self._waiting.popleft())
+            if self._span_exporter:
+                for _, chains in workers_of(self._run, self._replica):
+                    self._spans.note(chains)
+                until_s = time.monotonic() - (0.0 if everything else SETTLE_S)
+                while self._waiting and self._waiting[0][0] <= until_s:
+                    self._spans.add(self._waiting.popleft()[1])
             if self._metric_exporter and (everything or self._metrics.is_due()):
                 self._send_metrics(self._metric_exporter, identity)
             if self._span_exporter and (everything or self._traces.is_due()):

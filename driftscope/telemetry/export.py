@@ -1,14 +1,14 @@
 """Figures and spans to a collector: OpenTelemetry's data, exporters and their errors, and retries.
 
-There is one span per finished request, with events for its rejected rounds.
+There is one span per finished request, with events for its rejected rounds and drifted chains.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.context import Context
@@ -35,7 +35,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from driftscope.errors import TelemetryError
 from driftscope.telemetry import instruments as i
-from driftscope.telemetry.count import Finished, error_of, operation_of
+from driftscope.telemetry.count import Finished, NotableChain, error_of, operation_of
 from driftscope.telemetry.instruments import (
     COUNTER,
     DEPTH,
@@ -54,6 +54,11 @@ LAST_RETRY_S = 60.0
 """Bounds of the back-off after a failure, in seconds. It doubles from the first to the last and
 never exceeds the interval of the signal."""
 REJECTED_EVENT = "driftscope.chain.rejected"
+DRIFTED_EVENT = "driftscope.chain.drifted"
+CHAINS_PER_REQUEST = 8
+"""Most chains that drifted hard in one request's span."""
+REMEMBERED_REQUESTS = 4096
+"""Most requests whose drifted chains are kept until the request finishes."""
 
 
 class Sender:
@@ -111,6 +116,8 @@ class Spans:
     """Create spans of finished requests; ended spans are queued until they are sent."""
 
     def __init__(self, queue: int) -> None:
+        self._chains: OrderedDict[str, list[NotableChain]] = OrderedDict()
+        self._seen: set[NotableChain] = set()
         self._ended = _Ended(queue)
         self._tracer: Any = None
 
@@ -126,6 +133,20 @@ class Spans:
         """Number of spans dropped because the queue was full."""
         return self._ended.dropped
 
+    def note(self, chains: Iterable[NotableChain]) -> None:
+        """Keep chains that drifted hard, each only once."""
+        latest = set()
+        for chain in chains:
+            latest.add(chain)
+            if chain in self._seen:
+                continue
+            mine = self._chains.setdefault(chain.request, [])
+            if len(mine) < CHAINS_PER_REQUEST:
+                mine.append(chain)
+            while len(self._chains) > REMEMBERED_REQUESTS:
+                self._chains.popitem(last=False)
+        self._seen = latest
+
     def add(self, done: Finished) -> None:
         """Create and queue the span of a finished request."""
         row, operation = done.row, operation_of(done.row["request"])
@@ -140,6 +161,13 @@ class Spans:
         )
         for time_s, position in done.rounds.first_rejected:
             span.add_event(REJECTED_EVENT, {"driftscope.position": position}, nano(time_s))
+        for chain in self._chains.pop(row["request"], []):
+            drifted = {
+                "driftscope.position": chain.position,
+                "driftscope.k": chain.k,
+                i.GROWTH.name: chain.growth,
+            }
+            span.add_event(DRIFTED_EVENT, drifted, nano(chain.time_s))
         if error := error_of(row["finish_reason"]):
             span.set_status(StatusCode.ERROR, error)
         span.end(nano(row["time_s"]))

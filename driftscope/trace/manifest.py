@@ -123,8 +123,8 @@ class Manifest:
     "full graphs"."""
     recording: Text
     """Recording mode of rounds: "in-graph" (the probe's kernels are part of the drafter's graph),
-    "sampled eager" (a recorded step runs eagerly, with hooks) or "taps" (hooks in the served
-    execution)."""
+    "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs a
+    second time, eagerly) or "taps" (hooks in the served execution)."""
     method: Text
     """The engine's name of the speculation method, such as "eagle3"; "" without a drafter."""
     k: DraftLength

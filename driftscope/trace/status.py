@@ -49,6 +49,7 @@ DROP_CAUSES = (
     "disk_limit",
     "disk_error",
     "encode_error",
+    "shadow_differs",
 )
 """Keys of `Status.dropped`. Telemetry exports each from 0, so that the first loss is a rise."""
 

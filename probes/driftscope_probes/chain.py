@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,18 +15,18 @@ import numpy.typing as npt
 import torch
 
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes.buffers import ChainBuffers, HostRing, Landing, Layout, fold
+from driftscope_probes.buffers import ChainBuffers, DeviceClock, HostRing, Landing, Layout, fold
 from driftscope_probes.cpu_kernels import Job, SideThread
 from driftscope_probes.drafter import Drafter
-from driftscope_probes.engine import DeviceStep, DraftStep, ScheduleReader
+from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep, ScheduleReader
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels
 from driftscope_probes.meter import Meter
 from driftscope_probes.sampler import CHOICES
-from driftscope_probes.settings import Settings
+from driftscope_probes.settings import EAGER, SHADOW, Settings
 from driftscope_probes.sink_search import SLOTS, SinkSearch
 from driftscope_probes.step_record import Capture
-from driftscope_probes.taps import ChainObserver
+from driftscope_probes.taps import ChainObserver, HookSwitch
 
 
 class OptionalMasses:
@@ -225,12 +226,15 @@ class HostTransfer:
         self._side_guard = Guard(writer, test_raise=settings.test_raise)
         requests, device = drafter.max_requests, drafter.device
         self._ring = HostRing(requests, layout.width, device)
-        self._ids_ring = HostRing(requests, drafter.k, device)
+        self._ids_ring = HostRing(requests, 2 * drafter.k, device)
         self._weights_ring = HostRing(requests, SLOTS + 1, device) if chain.search else None
 
-    def send(self, drafts: Any) -> None:
-        """Start copying the chain that was measured, of the tokens `drafts` [B, K], without
-        waiting."""
+    def send(self, drafts: Any, shadow: Any) -> None:
+        """Start copying the chain that was measured, without waiting.
+
+        `drafts` [B, K] are the served tokens, `shadow` those of the measured chain if that was
+        another one.
+        """
         chain, capture, values = self._chain, self._chain.capture, self._chain.values
         if capture is None or values is None:
             return
@@ -251,8 +255,9 @@ class HostTransfer:
             self._writer.flush_soon()
         if capture.values is None:
             self._writer.count_dropped("ring_full", batch)
-        elif self._keep_ids:
-            capture.ids = self._ids_ring.send(drafts[:batch].to(torch.int32).view(torch.float32))
+        elif self._keep_ids or shadow is not None:
+            both = torch.cat([drafts[:batch], (drafts if shadow is None else shadow)[:batch]], -1)
+            capture.ids = self._ids_ring.send(both.to(torch.int32).view(torch.float32))
 
     def _fill(
         self,
@@ -266,3 +271,48 @@ class HostTransfer:
         rows.fill(values)
         if by_distance is not None:
             self._chain.distances.fill(by_distance, len(values))
+
+
+class RecordedDraft:
+    """Drafts in one of the recording modes.
+
+    ============  ===========================================================================
+    `in-graph`    the served chain is measured
+    `eager`       the chain is drafted without CUDA graphs, measured and served
+    `shadow`      a chain is drafted without CUDA graphs and measured, then another is served
+    ============  ===========================================================================
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        chain: ChainMeasurement,
+        switch: HookSwitch,
+        guard: Guard,
+        clock: DeviceClock,
+    ) -> None:
+        self._mode, self._chain, self._switch = mode, chain, switch
+        self._guard, self._clock = guard, clock
+
+    def run(self, call: DraftCall) -> tuple[Any, Any, float]:
+        """Return the served tokens [B, K], the shadow's if there is one, and the time that drafting
+        the served ones took, in seconds."""
+        mode, shadow = self._mode, None
+        if mode == SHADOW:
+            shadow = self._guard.run("shadow", self._draft_shadow, call.without_graphs)
+        timed, begun = self._clock.on, time.perf_counter()
+        if timed:
+            self._clock.mark()
+        drafts = call.without_graphs() if mode == EAGER else call.serve()
+        if timed:
+            self._clock.mark()
+        return drafts, shadow, time.perf_counter() - begun
+
+    def _draft_shadow(self, without_graphs: Callable[[], Any]) -> Any:
+        """Measure a chain that is not served, and stop recording before the served one."""
+        drafts = without_graphs().clone()
+        self._switch.flush_notes()
+        self._chain.measure(at_once=True)
+        self._chain.kernels.skip()
+        self._switch.active = False
+        return drafts

@@ -48,6 +48,10 @@ class EncoderOptions:
     later_rank: bool = False
     """This is a tensor-parallel rank after the first: what does not depend on heads is left out,
     but for the state fed forward, which shows whether the ranks agree."""
+    compare_ids: bool = False
+    """Compare the shadow's token ids with the served ones."""
+    keep_ids: bool = False
+    """Write the token ids to the trace."""
 
 
 class RecordedChains(NamedTuple):
@@ -373,6 +377,9 @@ def _writing_s(before: _Flush, now: _Flush, steps: Sequence[StepRecord]) -> floa
 
 END: tuple[Any, ...] = ()
 """Item after the last step of a run."""
+SHADOW_DIFFERS = "shadow_differs"
+"""Count of chains whose shadow, drafted eagerly, has other tokens than the served chain; such
+chains are kept."""
 
 
 class ChainEncoder:
@@ -389,6 +396,7 @@ class ChainEncoder:
     ) -> None:
         """`search` looks for the sink set as long as it is not known."""
         self._prefills, self._depths = schedules.prompts, layout.depths
+        self._compare_ids, self._keep_ids = options.compare_ids, options.keep_ids
         self._writer, self._search = writer, search
         self._doubtful = DoubtfulRequests(schedules.faults)
         self._costs = CostFeedback(sampler, writer)
@@ -450,7 +458,7 @@ class ChainEncoder:
         """Return the chains of a step that are kept."""
         step = capture.step
         k, requests = min(step.k, self._depths), step.requests
-        tokens = None if capture.ids is None else capture.ids.take().view(np.int32)[:, :k]
+        tokens = self._tokens(capture, k)
         by_distance = None
         if capture.distance_mass is not None:
             measured = capture.distance_mass.take()
@@ -501,6 +509,18 @@ class ChainEncoder:
             search.add(mine, weights[whole])
         except Exception as error:  # writer's thread: a decision is lost, no row
             self._writer.count_error("sinks", error)
+
+    def _tokens(self, capture: Capture, k: int) -> npt.NDArray[np.int32] | None:
+        """Compare a shadow's tokens with the served ones; return these if they are kept."""
+        if capture.ids is None:
+            return None
+        ids = capture.ids.take().view(np.int32)
+        # Columns are [served k | measured k]; for a chain shorter than the longest the halves are
+        # adjacent.
+        served, measured = ids[:, :k], ids[:, k : 2 * k]
+        if self._compare_ids and (others := int((served != measured).any(-1).sum())):
+            self._writer.count_dropped(SHADOW_DIFFERS, others)
+        return served if self._keep_ids else None
 
 
 _Numbers = TypeVar("_Numbers", npt.NDArray[np.float32], npt.NDArray[np.int32])

@@ -23,6 +23,7 @@ from driftscope_probes.chain import (
     ChainMeasurement,
     HostTransfer,
     OptionalMasses,
+    RecordedDraft,
 )
 from driftscope_probes.cpu_kernels import CompiledKernels, SideThread
 from driftscope_probes.drafter import Drafter
@@ -33,7 +34,7 @@ from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.meter import Meter
 from driftscope_probes.near_misses import NearMisses
 from driftscope_probes.sampler import AIM, SEEN, RequestSelection, Sampler, detail_choices
-from driftscope_probes.settings import EAGER, IN_GRAPH, Settings
+from driftscope_probes.settings import IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSearch, SinkSet
 from driftscope_probes.taps import ChainTaps, ForwardObserver, MakeTaps, Taps
 from driftscope_probes.witness import StartWitness, Verdict
@@ -159,12 +160,12 @@ class Recorder:
         selection: RequestSelection,
         chain: ChainMeasurement,
         transfer: HostTransfer,
-        eager: bool,
+        recorded_draft: RecordedDraft,
         near_misses: NearMisses,
         encode: Encode,
     ) -> None:
-        """`schedules` reads what the engine schedules; `eager`: a recorded step drafts without CUDA
-        graphs; `encode` builds the rows of finished steps, on the writer's thread."""
+        """`schedules` reads what the engine schedules; `encode` builds the rows of finished steps,
+        on the writer's thread."""
         self.near_misses = near_misses
         self._writer, self._encode, self._clock = writer, encode, clock
         self._schedules, self._new_requests = schedules, schedules.new_requests
@@ -174,7 +175,7 @@ class Recorder:
         self.taps, self.sampler, self.selection = taps, sampler, selection
         self._hooks, self._switch = taps.hooks, taps.switch
         self._chain, self._side_thread = chain, chain.side_thread
-        self._transfer, self._eager = transfer, eager
+        self._transfer, self._run_served = transfer, recorded_draft.run
         self._run_recorded, self._take = self._run_served, sampler.take
         self._witness: StartWitness | None = None
         self._tries, self._judged, self._drafts_ahead = 0, 0, False
@@ -224,18 +225,7 @@ class Recorder:
         self._witness, self._report_verdict, self._drafts_ahead = witness, report, drafts_ahead
         self._run_recorded = self._run_witnessed
 
-    def _run_served(self, call: DraftCall) -> Any:
-        """Draft the tokens that are served, of a recorded step."""
-        if self._clock.on:
-            self._clock.mark()
-        begun = time.perf_counter()
-        drafts = call.without_graphs() if self._eager else call.serve()
-        self._draft_s = time.perf_counter() - begun
-        if self._clock.on:
-            self._clock.mark()
-        return drafts
-
-    def _run_witnessed(self, call: DraftCall) -> Any:
+    def _run_witnessed(self, call: DraftCall) -> tuple[Any, Any, float]:
         """Draft while the witness watches."""
         witness = self._witness
         assert witness is not None  # noqa: S101  see `witness_first`
@@ -297,10 +287,10 @@ class Recorder:
             self._guard.run("join", self._side_thread.join)
         self._guard.run("draft_started", self._on_draft_started, call)
         if self._switch.active:
-            drafts = self._run_recorded(call)
-            if self._switch.active:
+            drafts, shadow, self._draft_s = self._run_recorded(call)
+            if self._switch.active or shadow is not None:
                 self._switch.flush_notes()
-                self._guard.run("draft_ended", self._on_draft_ended, drafts)
+                self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
             self._switch.active = False
             return drafts
         if self._clock.on:
@@ -364,18 +354,19 @@ class Recorder:
             chain.kernels.skip()
             self._hooks.uninstall()
 
-    def _on_draft_ended(self, drafts: Any) -> None:
+    def _on_draft_ended(self, drafts: Any, shadow: Any) -> None:
         chain = self._chain
-        chain.measure(at_once=self._witness is not None)
+        if shadow is None:
+            chain.measure(at_once=self._witness is not None)
         if self._witness is not None:
             self._judge(drafts)
         if self._guard.failed:
             return
-        self._transfer.send(drafts)
-        if chain.capture is not None and chain.capture.values is not None:
+        self._transfer.send(drafts, shadow)
+        if shadow is None and chain.capture is not None and chain.capture.values is not None:
             self.near_misses.drafted(chain.capture, drafts)
-            if self._clock.on:
-                self._clock.mark()
+        if self._clock.on and chain.capture is not None and chain.capture.values is not None:
+            self._clock.mark()
 
     def _on_step_ended(self, requests: int, step_s: float) -> None:
         self._number += 1
@@ -452,6 +443,8 @@ def assemble_recorder(
         max_slots=drafter.max_slots - drafter.kind.lead,
         aliases=taps.observer.aliased_columns,
         later_rank=later_rank,
+        compare_ids=settings.recording == SHADOW,
+        keep_ids=settings.token_ids,
     )
     selection = RequestSelection(settings.labels)
     return Recorder(
@@ -464,7 +457,7 @@ def assemble_recorder(
         selection=selection,
         chain=chain,
         transfer=HostTransfer(drafter, layout, settings, writer, chain),
-        eager=settings.recording == EAGER,
+        recorded_draft=RecordedDraft(settings.recording, chain, taps.switch, guard, clock),
         near_misses=near_misses,
         encode=ChainEncoder(layout, options, writer, sampler, schedules, search).handed_over,
     )

@@ -40,7 +40,7 @@ DEFAULT_DISTANCE_EVERY = 16
 """A chain's attention by distance takes more bytes than the rest of its row. With one chain in
 sixteen, a recorded round takes at most 190 bytes (K = 8, one layer; measured in
 `tests/unit/trace/test_segments.py`)."""
-IN_GRAPH, EAGER = RECORDINGS = ("in-graph", "eager")
+IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 RUN_ID = "DRIFTSCOPE_RUN_ID"
 """Variable that the processes of one start use to recognise each other; not a setting."""
 REQUEST_KEY = "DRIFTSCOPE_REQUEST_KEY"
@@ -82,7 +82,8 @@ class Settings:
     0: for none."""
     recording: str = "in-graph"
     """`in-graph`: the taps run inside CUDA graphs; `eager`: in recorded steps the drafter runs
-    without graphs."""
+    without graphs; `shadow`: in recorded steps it runs once more without graphs, only for the
+    measurement."""
     token_ids: bool = False
     """Whether the drafted token ids are also recorded."""
     identifiers: bool = True

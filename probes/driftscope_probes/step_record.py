@@ -44,7 +44,7 @@ class Capture:
     values: Landing | None = None
     """The chains' numbers; None if they were not recorded."""
     ids: Landing | None = None
-    """[B, K] int32 bit for bit: the drafted tokens; None if they are not recorded."""
+    """[B, 2K] int32 bit for bit: the served tokens, then those of the measured chain."""
     distance_mass: Landing | None = None
     """[B, K * layers * bins]; None if this step does not carry masses by distance."""
     near_misses: Landing | None = None

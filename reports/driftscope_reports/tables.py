@@ -16,6 +16,7 @@ from driftscope.analysis.replays import NO_INTERVAL, NOT_RECORDED, Cell
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 
 Columns = Sequence[tuple[str, Callable[[Any], str]]]
 """Head of each column of a table, and the cell that it makes of a row's record."""
@@ -209,6 +210,7 @@ POLICY_COLUMNS: Columns = (
 
 # ---- two runs compared
 
+_MASSES = {SINK.name: "sink", PROMPT.name: "prompt", GENERATED.name: "output", SELF.name: "chain"}
 _WHOLE_NAMES = {LENGTH: LENGTH_NAME, **TIMES}
 """Names of figures over all requests that have no depth."""
 UNSURE = "chance?"
@@ -216,7 +218,8 @@ UNSURE = "chance?"
 
 def comparison_rows(comparison: Comparison) -> list[Difference]:
     """Return every compared figure, those that differ first."""
-    return sorted(comparison.differences, key=lambda row: (not row.differs, not is_unsure(row)))
+    figures = (*comparison.differences, *comparison.masses.differences)
+    return sorted(figures, key=lambda row: (not row.differs, not is_unsure(row)))
 
 
 def comparison_cells(row: Difference, *, longest: int | None = None) -> tuple[str, ...]:
@@ -227,6 +230,8 @@ def comparison_cells(row: Difference, *, longest: int | None = None) -> tuple[st
         named = f"{named[: longest - 1]}…"
     if row.segment != WHOLE:
         name = f"{named}: {f'to depth {row.depth}' if row.depth else 'length'}"
+    elif row.metric in _MASSES:
+        name = f"mass on {_MASSES[row.metric]}, depth {row.depth}"
     else:
         name = _WHOLE_NAMES.get(row.metric, f"accepted to depth {row.depth}")
     mark = "differs" if row.differs else UNSURE if is_unsure(row) else ""

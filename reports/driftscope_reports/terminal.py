@@ -14,6 +14,7 @@ from rich.text import Text
 
 from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, to_measure
 from driftscope.analysis.compare import Comparison, mix_words, verdict
+from driftscope.analysis.compare_masses import mass_sentence
 from driftscope.analysis.number_words import (
     NOTHING,
     between_percent,
@@ -298,6 +299,8 @@ def show_comparison(comparison: Comparison, *, everything: bool = False) -> None
         console.print(f"{UNSURE} Among {len(rows)} figures, an interval without 0 may be chance.")
     if left := len(rows) - len(first):
         console.print(f"{count(left, 'other figure')}: --all shows them.")
+    if sentence := mass_sentence(comparison.masses):
+        console.print(shown(sentence))
 
 
 _ADVICE_WIDTH = 160

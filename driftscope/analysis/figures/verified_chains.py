@@ -68,11 +68,14 @@ MOST_STEPS = 2_000_000
 """Most steps that are listed for an engine; with more, it reads the rows of every step."""
 
 
-def chain_sample(run: Sums) -> tuple[Codes, NDArray[np.int64] | None]:
+def chain_sample(run: Sums, among: Codes | None = None) -> tuple[Codes, NDArray[np.int64] | None]:
     """Return the numbers of requests, ascending, that have about COMPARED recorded chains, or all
     requests if there are no more; and the steps outside of which no chain of these requests was
-    recorded, None for any step."""
-    there = np.flatnonzero(run.recorded)
+    recorded, None for any step.
+
+    `among`: the numbers of the requests to choose from, by default all of the run.
+    """
+    there = np.flatnonzero(run.recorded) if among is None else among
     every = max(1, -(-int(run.recorded[there].sum()) // COMPARED))
     if every == 1:
         return there, None
@@ -205,10 +208,10 @@ def verification_of(run: Sums) -> Verification:
     )
 
 
-def look_at(run: Sums) -> bool:
-    """Define LOOKED_AT on a sample of the requests that have chains, and store their verified
-    chains; return whether STEPS_LOOKED_AT has their steps."""
-    engine, (requests, steps) = run.tables.engine, chain_sample(run)
+def look_at(run: Sums, among: Codes | None = None) -> bool:
+    """Define LOOKED_AT on some requests, by default a sample of all that have chains, and store
+    their verified chains; return whether STEPS_LOOKED_AT has their steps."""
+    engine, (requests, steps) = run.tables.engine, chain_sample(run, among)
     if not len(requests):
         return False
     run.requests.show(engine, LOOKED_AT, requests)

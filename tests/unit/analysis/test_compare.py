@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from driftscope.analysis.compare import (
     TPOT,
     Comparison,
     Difference,
+    MassComparison,
     compare,
     compare_times,
     figures_at,
@@ -43,6 +45,8 @@ from driftscope.analysis.statistics.changes import OTHER
 from driftscope.analysis.statistics.permutation import holm
 from driftscope.cli.app import app
 from driftscope.cli.gate_run import run_gate
+from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
+from driftscope.pipeline import compare as compare_runs
 
 EASY, HARD = Prompts(label="easy", shift=0.8), Prompts(label="hard", shift=-0.8)
 TRUTH = Truth(requests=80, rounds=10, k=4)
@@ -276,16 +280,85 @@ def test_the_interval_knows_which_requests_shared_their_steps(tmp_path: Path, pa
     assert known.p is not None and unknown.p is not None and known.p > unknown.p
 
 
+MASSES_TRUTH = Truth(k=3, requests=24, rounds=12, batches=(1,), sink=(0.3, 0.2), self_last=0.3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("masses") / "first", MASSES_TRUTH)
+
+
+def _masses(first: Path, second: Path) -> MassComparison:
+    return compare_runs(first, second, ("first", "second")).masses
+
+
+def test_equal_runs_have_equal_masses(run: Path) -> None:
+    compared = compare_runs(run, run, ("first", "second"))
+    assert compared.same_rounds
+    assert {row.metric for row in compared.masses.differences} == {
+        SINK.name,
+        PROMPT.name,
+        GENERATED.name,
+        SELF.name,
+    }
+    assert {row.depth for row in compared.masses.differences} == {1, 3}
+    assert not any(row.difference for row in compared.masses.differences)
+    assert compared.masses.rounds[0] == compared.masses.rounds[1] > 0
+
+
 @pytest.mark.parametrize(("requests", "outcome"), [(24, Outcome.HELD), (4, Outcome.UNDECIDED)])
 def test_a_run_is_no_worse_than_the_same_answers_again(
     tmp_path: Path, requests: int, outcome: Outcome
 ) -> None:
     """Greedy answers of one server: no pair differs, which four pairs do not show."""
-    run = simulate(tmp_path / "run", Truth(k=3, requests=requests, rounds=12, batches=(1,)))
+    run = simulate(tmp_path / "run", replace(MASSES_TRUTH, requests=requests))
     again = shutil.copytree(run, tmp_path / "again")
     rule = "no_worse(acceptance.mean_length, 5%)"
     (judged,) = run_gate([again], (), baseline=run, require=(rule,))
     assert judged.outcome is outcome, judged.line()
+
+
+def test_a_sink_that_is_lost_is_a_difference_at_its_depth_only(run: Path, tmp_path: Path) -> None:
+    lost = simulate(tmp_path / "second", replace(MASSES_TRUTH, sink=(0.3, 0.05)))
+    rows = {(row.metric, row.depth): row for row in _masses(run, lost).differences}
+    last = rows[SINK.name, 3]
+    assert last.differs
+    assert last.difference == pytest.approx(-0.15, abs=0.02)
+    assert last.interval is not None
+    assert last.interval.low < -0.15 < last.interval.high
+    assert not rows[SINK.name, 1].differs
+
+
+def test_chains_that_no_target_verified_count_in_neither_run(
+    run: Path, edited: Callable[[Path], Path]
+) -> None:
+    """An engine that also records each request's last chain shows the same masses."""
+    compared = _masses(run, edited(run))
+    assert not any(row.difference for row in compared.differences)
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Callable[[Path], Path]:
+    """Return a function that adds, to a copy of a run, one chain a request far behind its text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def make(run: Path) -> Path:
+        copy = tmp_path / "copy"
+        shutil.copytree(run, copy)
+        files = list(copy.glob("draft-*.parquet"))
+        assert files
+        for path in files:
+            table = pq.read_table(path)
+            _, last = np.unique(table.column("request").to_numpy(False), return_index=True)
+            more = table.take(pa.array(last))
+            at = more.column_names.index("position")
+            behind = pa.array([100_000] * more.num_rows, table.schema.field(at).type)
+            more = more.set_column(at, table.schema.field(at), behind)
+            pq.write_table(pa.concat_tables([table, more]), path)
+        return copy
+
+    return make
 
 
 numbers = st.floats(-1e3, 1e3)

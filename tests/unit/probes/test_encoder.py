@@ -119,7 +119,7 @@ def writer(tmp_path: Path) -> Iterator[TraceWriter]:
 
 @pytest.fixture
 def encoder(writer: TraceWriter) -> ChainEncoder:
-    return _encoder(writer)
+    return _encoder(writer, keep_ids=True)
 
 
 def _encoder(
@@ -238,12 +238,14 @@ def test_masses_by_distance_are_those_of_the_request_and_of_its_depths(
     assert lost.all(1).tolist() == lost.any(1).tolist() == [False, True, True]
 
 
-def test_token_ids_of_the_chains_that_have_them(encoder: ChainEncoder) -> None:
+def test_token_ids_only_when_they_are_to_be_kept(
+    writer: TraceWriter, encoder: ChainEncoder
+) -> None:
     served = torch.tensor([[1, 2, 3], [4, 5, 70000]])
     ids = torch.cat((served, served), -1)
     (_, chain) = _chains(encoder, _finished(_step(False, False), ids=ids))
     assert chain.token_ids == [4, 5, 70000]
-    (_, chain) = _chains(encoder, _finished(_step(False, False)))
+    (_, chain) = _chains(_encoder(writer), _finished(_step(False, False), ids=ids))
     assert chain.token_ids is None
 
 

@@ -109,6 +109,7 @@ def test_rows_hold_the_chain_computed_by_hand(
     [
         ("in-graph", ["served", "served"]),
         ("eager", ["eager", "served"]),
+        ("shadow", ["eager", "served", "served"]),
     ],
 )
 def test_how_recorded_and_other_steps_are_drafted(
@@ -120,6 +121,24 @@ def test_how_recorded_and_other_steps_are_drafted(
     assert worker.calls == calls
     assert [batch.made for batch in worker.batches] == [1, 0], "a step that is passed costs little"
     assert worker.trace().step.column("recorded").to_pylist() == [True, False]
+
+
+def test_a_shadow_that_drafts_other_tokens_is_counted(start: Callable[..., Worker]) -> None:
+    worker = start(recording="shadow", token_ids=True)
+    honest = worker._draft
+
+    def served_otherwise(how: str, batch: Batch) -> torch.Tensor:
+        drafts = honest(how, batch)
+        if how == "served":
+            drafts[1, 2] = (drafts[1, 2] + 1) % 11
+        return drafts
+
+    worker._draft = served_otherwise  # type: ignore[method-assign]
+    worker.step()
+    trace = worker.trace()
+    assert trace.statuses[0].dropped == {"shadow_differs": 1}
+    ids = trace.draft.column("token_ids").to_pylist()
+    assert ids == worker.drafts[0].tolist(), "what was served is kept"
 
 
 def test_every_second_draft_step(start: Callable[..., Worker]) -> None:

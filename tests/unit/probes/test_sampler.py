@@ -341,7 +341,7 @@ def test_every_setting_has_a_variable() -> None:
         "SINK_TOKENS": "1",
         "TOKEN_IDS": "yes",
         "IDENTIFIERS": "off",
-        "RECORDING": "eager",
+        "RECORDING": "shadow",
         "MAX_MB": "7",
         "TEST_RAISE": "after",
     }
@@ -357,7 +357,7 @@ def test_every_setting_has_a_variable() -> None:
         identifiers=False,
         max_mb=7,
         test_raise="after",
-        recording="eager",
+        recording="shadow",
     )
 
 

@@ -75,6 +75,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals that a test can wait for; a hanging request gives up after a second."""
     monkeypatch.setattr("driftscope.telemetry.engine.POLL_S", 0.05)
     monkeypatch.setattr("driftscope.telemetry.engine.PUBLISH_S", 0.1)
+    monkeypatch.setattr("driftscope.telemetry.engine.SETTLE_S", 0.3)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
 
 
@@ -254,6 +255,8 @@ def test_a_span_joins_its_caller_s_trace(tmp_path: Path, collector: Collector) -
     engine.close()
     (span,) = collector.all_spans()
     assert span.trace_id.hex() == trace_id and span.parent_span_id.hex() == span_id
+    kinds = {event.name for event in span.events}
+    assert "driftscope.chain.drifted" in kinds
 
 
 @pytest.mark.parametrize("engine_name", ["vllm", "sglang"])

@@ -161,12 +161,13 @@ def test_off_the_drafter_is_left_alone(
     assert loaded.config.additional_config == {}
 
 
+@pytest.mark.parametrize("recording", ["eager", "shadow"])
 def test_a_recording_that_the_runner_cannot_do_is_refused_at_start_up(
-    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, recording: str
 ) -> None:
-    monkeypatch.setenv("DRIFTSCOPE_RECORDING", "eager")
+    monkeypatch.setenv("DRIFTSCOPE_RECORDING", recording)
     monkeypatch.setenv("DRIFTSCOPE_STRICT", "1")
-    with pytest.raises(ProbeError, match=r"RECORDING=eager needs .* leave it at in-graph"):
+    with pytest.raises(ProbeError, match=f"RECORDING={recording} needs .* leave it at in-graph"):
         loaded.attach(without_graphs=False)
     _left_alone(loaded)
     assert not run.exists()
