@@ -19,8 +19,8 @@ from driftscope.analysis.figures.results import Acceptance
 from driftscope.analysis.number_words import count, percent
 from driftscope.analysis.query.row_filters import BY_LABEL
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.boundary import strict_json
 from driftscope.boundary.files import STDOUT, write_file
+from driftscope.boundary.text import dumps
 from driftscope.errors import NoDataError, UsageError
 from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
 from driftscope.vocabulary import Interchange
@@ -215,5 +215,5 @@ def write_as(
             "run recorded in a server that speculates"
         )
     make = sps_table_of if form is Interchange.SPS_TABLE else profile_of
-    write_file(output, (strict_json.dumps(make(measured.runs[0]), indent=1) + "\n").encode())
+    write_file(output, (dumps(make(measured.runs[0]), indent=1) + "\n").encode())
     return [str(output)]

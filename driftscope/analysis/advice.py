@@ -39,7 +39,7 @@ from driftscope.analysis.time_per_token import (
     tpot_at,
     tpot_of,
 )
-from driftscope.boundary import strict_json
+from driftscope.boundary.text import dumps
 from driftscope.trace.manifest import Manifest, Model
 
 FIXED, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
@@ -83,7 +83,7 @@ def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
 
 def speculative_config(config: Mapping[str, Any]) -> str:
     """Return vLLM's option for a drafter, quoted for a shell."""
-    return f"--speculative-config {shlex.quote(strict_json.dumps(config))}"
+    return f"--speculative-config {shlex.quote(dumps(config))}"
 
 
 SAME_K_WITHIN = 0.01

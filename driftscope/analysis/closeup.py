@@ -17,8 +17,8 @@ from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.query_engine import Codes, floats, in_order, whole
 from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Tables, table
-from driftscope.boundary import strict_json
 from driftscope.boundary.files import first_line
+from driftscope.boundary.text import dumps
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.attention import finite_mean, ratio
@@ -203,7 +203,7 @@ def chains_of_requests(
             found = tables.engine.rows(query)
             # With the list columns that their files leave out.
             there = found.drop_columns([name for name, _ in derived])
-            metadata = {DERIVED_KEY: strict_json.dumps(dict(derived)).encode()}
+            metadata = {DERIVED_KEY: dumps(dict(derived)).encode()}
             restored = restore(there.replace_schema_metadata(metadata))
             parts.append(restored.select(found.column_names).replace_schema_metadata(None))
         except ValueError as error:

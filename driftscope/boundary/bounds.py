@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from annotated_types import Interval as Within
 from annotated_types import MaxLen
 
-from driftscope.boundary import strict_json
+from driftscope.boundary.text import dumps
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -131,7 +131,7 @@ def validated(kind: type[Record], value: Any) -> Record:
     try:
         # Serialise to JSON again: strict validation of JSON accepts a list for a tuple, but not "7"
         # for 7.
-        record: Record = _adapter(hashable).validate_json(strict_json.dumps(value), strict=True)
+        record: Record = _adapter(hashable).validate_json(dumps(value), strict=True)
     except ValidationError as error:
         raise ValueError(_words(error)) from None
     return record
@@ -171,7 +171,7 @@ def _wanted(kind: str, message: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = strict_json.dumps(value)
+    text = dumps(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
 
 

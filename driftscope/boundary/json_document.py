@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, Generic, Self, TypeVar, overload
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.files import UnfitFileError, read_json
+from driftscope.boundary.text import dumps
 from driftscope.errors import Unknown, UnknownKindError, UsageError
 
 REPORT, COMPARISON, CHECK, ADVICE = "report", "comparison", "check", "advice"
@@ -102,12 +102,12 @@ def files_text(written: Sequence[Any]) -> str:
 
 def line(kind: str, content: Any) -> str:
     """Return `content` as a document in one line of text, with all digits."""
-    return strict_json.dumps(document(kind, content, None), sort_keys=True) + "\n"
+    return dumps(document(kind, content, None), sort_keys=True) + "\n"
 
 
 def layout(content: Any) -> str:
     """Return plain values as text: sorted keys, one space of indent, newline at the end."""
-    return strict_json.dumps(content, indent=1, sort_keys=True) + "\n"
+    return dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def read_document(path: Path, wanted: str = "") -> dict[str, Any]:

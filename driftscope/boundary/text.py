@@ -1,4 +1,5 @@
-r"""Text of unknown origin made safe to print, without secrets, on a console of the right width.
+r"""Text of unknown origin made safe to print, without secrets, on a console of the right width; and
+JSON that every parser can read.
 
 ====================================================  ==========================================
 `shown("a\x1b[2Jb")`                                  `a\x1b[2Jb` in seven-bit characters
@@ -6,19 +7,25 @@ r"""Text of unknown origin made safe to print, without secrets, on a console of 
 `redacted("invalid key: Bearer sk-abc", ["sk-abc"])`  "invalid key: Bearer ***"
 `redacted("Bearer what-a-server-made-up", [])`        "Bearer ***"
 `key_from("MY_KEY", environ)`                         the variable's value
+`dumps({"a": math.nan})`                              '{"a": null}'
 ====================================================  ==========================================
 
 Control characters act on a terminal, bidirectional marks reorder the text, line separators fake
 lines, characters without a width make two texts look alike, and a lone surrogate cannot be encoded
 at all. Each becomes a visible escape. Joiners stay: emoji and some scripts need them.
+
+Python's own `json.dumps` writes NaN and Infinity as words that are not JSON (RFC 8259, section 6),
+which strict parsers reject. All JSON that driftscope writes goes through `dumps`.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from driftscope.errors import UsageError
@@ -107,3 +114,21 @@ def output_console(width: int, *, stderr: bool = False) -> Console:
     if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         return console
     return Console(stderr=stderr, highlight=False, width=width)
+
+
+def dumps(value: Any, **options: Any) -> str:
+    """Return `value` as JSON text, with null for every number that is not finite."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(finite(value), allow_nan=False, **options)
+
+
+def finite(value: Any) -> Any:
+    """Return `value` with None for every float that is not finite; handles mappings, lists, tuples
+    and plain values."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from driftscope.boundary.strict_json import dumps
+from driftscope.boundary.text import dumps
 from driftscope.inspect.checkpoints import DrafterFiles, heads_wanted
 from driftscope.inspect.checks.result import CheckResult, Inspected, error
 from driftscope.inspect.drafter_classes import (

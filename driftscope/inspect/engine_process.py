@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from driftscope.boundary.strict_json import dumps
+from driftscope.boundary.text import dumps
 
 MEMORY_BYTES = 16 << 30
 """Memory that this process may have beyond what the engine's import took: a config may ask for

@@ -26,7 +26,7 @@ from driftscope.boundary.bounds import (
     MAX_TOKENS,
 )
 from driftscope.boundary.files import first_line, open_regular, parse_bounded_json, read_bytes
-from driftscope.boundary.strict_json import dumps
+from driftscope.boundary.text import dumps
 from driftscope.errors import CheckpointError
 
 _SHOWN_CHARS = 40

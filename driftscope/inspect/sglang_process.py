@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from driftscope.boundary.strict_json import dumps
+from driftscope.boundary.text import dumps
 from driftscope.inspect.drafter_classes import DRAFTS
 from driftscope.inspect.engine_process import Absent, EngineModels, run
 

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import MAX_K, MAX_LAYERS
 from driftscope.boundary.files import PRIVATE_FILE, read_json, write_file
+from driftscope.boundary.text import dumps
 from driftscope.metrics.attention import layer_means
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.telemetry import instruments as i
@@ -370,7 +370,7 @@ def publish(run: Path, source: str, points: Snapshot, chains: Iterable[NotableCh
     atomically by rename; raises OSError."""
     content = {"points": to_rows(points), "chains": [asdict(chain) for chain in chains]}
     path = run / f"{_PREFIX}{source}.json"
-    write_file(path, strict_json.dumps(content).encode(), mode=PRIVATE_FILE, durable=False)
+    write_file(path, dumps(content).encode(), mode=PRIVATE_FILE, durable=False)
 
 
 def workers_of(run: Path, replica: int) -> Iterator[tuple[Snapshot, tuple[NotableChain, ...]]]:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.boundary.files import locked, read_json, write_file
+from driftscope.boundary.text import dumps
 
 CONTROL = "control.json"
 MAX_BYTES = 64 << 10
@@ -126,7 +126,7 @@ def ask(run: Path, change: Change) -> Asked:
             before = Asked()
         after = Asked(revision=before.revision + 1, change=before.change.then(change))
         content = {"revision": after.revision, **after.change.given()}
-        text = strict_json.dumps(content, sort_keys=True) + "\n"
+        text = dumps(content, sort_keys=True) + "\n"
         write_file(run / CONTROL, text.encode(), mode=_READABLE)
     return after
 

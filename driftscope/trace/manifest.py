@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import (
     Count,
     Counts,
@@ -31,6 +30,7 @@ from driftscope.boundary.bounds import (
 )
 from driftscope.boundary.files import first_line, read_json
 from driftscope.boundary.json_document import read_document
+from driftscope.boundary.text import dumps
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
 from driftscope.trace.records import SCHEMA_VERSION, edge_faults
 from driftscope.trace.status import read_faults
@@ -221,7 +221,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return stable JSON: sorted keys, indented, newline at the end."""
-        return strict_json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        return dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
 
 def client_manifest(

@@ -40,7 +40,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import (
     MAX_EXPANSION,
     MAX_ROW_GROUP_BYTES,
@@ -60,6 +59,7 @@ from driftscope.boundary.files import (
     temporary_path,
     write_all,
 )
+from driftscope.boundary.text import dumps
 from driftscope.trace.schema import lengths_of, lists_of, numbers_of, validity_of, with_validity
 from driftscope.trace.status import Status
 from driftscope.vocabulary import GENERATED_MASS, MASSES
@@ -308,7 +308,7 @@ def compact(table: pa.Table) -> pa.Table:
     derived = _derived(table)
     metadata = dict(table.schema.metadata or {})
     if derived:
-        metadata[DERIVED_KEY] = strict_json.dumps(derived, sort_keys=True).encode()
+        metadata[DERIVED_KEY] = dumps(derived, sort_keys=True).encode()
     kept = [name for name in table.column_names if name not in derived]
     columns = {name: _coarser(name, table.column(name)) for name in kept}
     return pa.table(columns).replace_schema_metadata(metadata)

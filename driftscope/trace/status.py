@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 from annotated_types import MaxLen
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import (
     MAX_STATUSES,
     Counts,
@@ -37,6 +36,7 @@ from driftscope.boundary.files import (
     read_json,
     write_file,
 )
+from driftscope.boundary.text import dumps
 from driftscope.errors import DamagedTraceError
 
 STATUS_S = 5.0
@@ -121,7 +121,7 @@ class Status:
         """Return stable JSON: sorted keys."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["weights"] = [asdict(update) for update in self.weights]
-        return strict_json.dumps(values, sort_keys=True) + "\n"
+        return dumps(values, sort_keys=True) + "\n"
 
 
 def status_path(run: Path, source: str) -> Path:
@@ -192,7 +192,7 @@ class StartFault:
 def leave_fault(run: Path, fault: StartFault) -> None:
     """Write `fault` into `run`, which is created if it is missing; raises OSError."""
     make_private_directory(run)
-    content = strict_json.dumps({**asdict(fault), "time_s": time.time()}, sort_keys=True)
+    content = dumps({**asdict(fault), "time_s": time.time()}, sort_keys=True)
     path = run / f"{FAULT}{fault.source}.json"
     write_file(path, f"{content}\n".encode(), mode=PRIVATE_FILE, durable=False)
 

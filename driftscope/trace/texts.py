@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import MAX_ANSWER_BYTES, MAX_INPUT_BYTES
 from driftscope.boundary.files import (
     create_file,
@@ -26,7 +25,7 @@ from driftscope.boundary.files import (
     parse_bounded_json,
     write_all,
 )
-from driftscope.boundary.text import shown
+from driftscope.boundary.text import dumps, shown
 
 TEXTS = "texts.jsonl"
 """Name of the file in the run directory, and key below `Manifest.workload` of a replay that keeps
@@ -46,7 +45,7 @@ class TextFile:
     def put(self, line: Mapping[str, Any]) -> None:
         """Append a line; raises nothing for a full disk."""
         try:
-            write_all(self._descriptor, [strict_json.dumps(line).encode() + b"\n"])
+            write_all(self._descriptor, [dumps(line).encode() + b"\n"])
         except OSError:
             self.lost += 1
 
@@ -114,7 +113,7 @@ def _text_of(content: Mapping[str, Any]) -> KeptText:
 
 def _words(message: Mapping[str, Any]) -> str:
     words = message.get("content")
-    return words if isinstance(words, str) else strict_json.dumps(message)
+    return words if isinstance(words, str) else dumps(message)
 
 
 def _safe(text: str) -> str:

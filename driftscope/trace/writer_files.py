@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import MAX_JSON_BYTES, MAX_ROWS_COUNTED
 from driftscope.boundary.files import (
     PRIVATE_FILE,
@@ -27,6 +26,7 @@ from driftscope.boundary.files import (
     write_all,
     write_file,
 )
+from driftscope.boundary.text import dumps
 from driftscope.errors import DamagedTraceError, TraceError
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.records import SCHEMA_VERSION, Row
@@ -230,7 +230,7 @@ def note_lost(run: Path) -> None:
         content = read_json(run / MANIFEST)
         counts = {cause: min(rows, MAX_ROWS_COUNTED) for cause, rows in lost.items()}
         if content.get("lost", {}) != counts:
-            text = strict_json.dumps({**content, "lost": counts}, indent=1, sort_keys=True)
+            text = dumps({**content, "lost": counts}, indent=1, sort_keys=True)
             write_file(run / MANIFEST, f"{text}\n".encode(), mode=PRIVATE_FILE)
 
 

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any
 
 from driftscope.analysis.replays import CONTENDER, SERVER_RUN, SPECULATION, START
-from driftscope.boundary import strict_json
 from driftscope.boundary.http_peer import OK, Limits, ask
+from driftscope.boundary.text import dumps
 from driftscope.distributions import CACHE
 from driftscope.errors import DriftscopeError, PeerError
 from driftscope.trace.manifest import MANIFEST, read_manifest
@@ -142,7 +142,7 @@ class Contender:
         metrics = ["--per-request-spec-decode-metrics", "detailed"]
         if any(option.startswith(metrics[0]) for option in self.options):
             metrics = []
-        config = strict_json.dumps(self.speculation)
+        config = dumps(self.speculation)
         return [*serve, "--speculative-config", config, *metrics, *where]
 
     def environment(self) -> dict[str, str]:

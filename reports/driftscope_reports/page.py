@@ -26,7 +26,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from driftscope.boundary import strict_json
+from driftscope.boundary.text import dumps
 from driftscope.version import __version__
 
 LICENCE = "plotly-basic.LICENSE"
@@ -136,7 +136,7 @@ def _hash(text: str) -> str:
 
 def script_json(value: object) -> Markup:
     """Return data for a script element; nothing in it can end the element or begin a comment."""
-    text = strict_json.dumps(value, sort_keys=True, separators=(",", ":"))
+    text = dumps(value, sort_keys=True, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text)  # noqa: S704  escaped above

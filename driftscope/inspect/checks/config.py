@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from driftscope.boundary.strict_json import dumps
+from driftscope.boundary.text import dumps
 from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.result import (
     SGLANG_CAPTURE,

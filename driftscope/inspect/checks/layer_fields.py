@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary.strict_json import dumps
+from driftscope.boundary.text import dumps
 from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.result import (
     VLLM,

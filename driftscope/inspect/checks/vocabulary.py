@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.boundary.files import read_json, read_text
-from driftscope.boundary.strict_json import dumps
+from driftscope.boundary.text import dumps
 from driftscope.inspect.checkpoints import DrafterFiles, find_heads
 from driftscope.inspect.checks.result import (
     VLLM_LOADER,

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from driftscope.boundary import strict_json
+from driftscope.boundary.text import dumps
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
 from driftscope.inspect.reference.layers import (
     MLP,
@@ -397,7 +397,7 @@ def _write(
     }
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     fields = {**fields, "torch_dtype": str(dtype).removeprefix("torch.")}
-    (path / "config.json").write_text(strict_json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    (path / "config.json").write_text(dumps(fields, indent=1) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from driftscope.boundary.files import first_line
-from driftscope.boundary.strict_json import dumps
+from driftscope.boundary.text import dumps
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import DrafterFiles, find_heads
 from driftscope.inspect.checks.layer_fields import NEUTRAL

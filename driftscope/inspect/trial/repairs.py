@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftscope.boundary import strict_json
+from driftscope.boundary.text import dumps
 from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.tensors import EMBEDDING, HEAD
@@ -376,4 +376,4 @@ def write_config(files: DrafterFiles, repair: Change, path: Path) -> None:
     """Write the repaired config to a file. Raises UsageError for the drafter's own config."""
     if path.exists() and path.samefile(files.folder / "config.json"):
         raise UsageError(f"--write-config {path}: is the drafter's own; give another file")
-    path.write_text(strict_json.dumps(repaired_config(files, repair), indent=1) + "\n", "utf-8")
+    path.write_text(dumps(repaired_config(files, repair), indent=1) + "\n", "utf-8")

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import (
     MAX_ANSWER_BYTES,
     MAX_ANSWER_CHARS,
@@ -23,6 +22,7 @@ from driftscope.boundary.bounds import (
     MAX_TOKENS,
     first_fault,
 )
+from driftscope.boundary.text import dumps
 from driftscope.workloads.suites.prompts import Prompt
 
 DONE = b"[DONE]"
@@ -170,7 +170,7 @@ class Answer:
     def digest(self) -> str:
         """Return the first 16 hex digits of the sha256 of text and calls."""
         calls = [[call.name, call.arguments] for _, call in sorted(self.calls.items())]
-        return hashlib.sha256(strict_json.dumps([self.text, calls]).encode()).hexdigest()[:16]
+        return hashlib.sha256(dumps([self.text, calls]).encode()).hexdigest()[:16]
 
     def add(self, event: Mapping[str, Any]) -> bool:
         """Apply an event; return whether it brought a piece of the answer. Raises

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from driftscope.boundary import strict_json
+from driftscope.boundary.text import dumps
 from driftscope.workloads.suites.prompts import TOOLS, Facts, Message, Prompt, Raw
 
 WORDS: Mapping[str, Any] = yaml.safe_load(
@@ -88,7 +88,7 @@ def json_result(source: random.Random) -> str:
         }
         for _ in range(5)
     ]
-    return strict_json.dumps({"rows": rows, "next": None}, indent=1)
+    return dumps({"rows": rows, "next": None}, indent=1)
 
 
 def shell(source: random.Random) -> str:
@@ -383,7 +383,7 @@ class AgentLoop(Transform):
 
 
 def _called(tool: str, name: str, result: str) -> list[Message]:
-    arguments = strict_json.dumps({"step": name})
+    arguments = dumps({"step": name})
     call = {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
     return [
         {"role": "assistant", "content": "", "tool_calls": [call]},
