@@ -202,7 +202,11 @@ def choose(
     k = min(bounded, key=lambda k: by_k[k].value) if bounded else fastest
     assert k is not None  # noqa: S101  one of the two is not empty
     regret = regret_of(k, by_k, growth)
-    near = _open(k, by_k, measured, growth)
+    # The neighbours that may be faster, for all that is known.
+    near = [k - 1] if k else []
+    near += [k + 1] if k + 1 < len(by_k) or growth > WORTH_SAYING else []
+    slower = {j for j in near if j < len(by_k) and by_k[j].low >= by_k[k].value}
+    near = [j for j in near if j not in measured and j not in slower]
     step = None
     if regret > WORTH_SAYING and near:
         # The guessed fastest K if it was not measured, else the better unmeasured neighbour.
@@ -227,14 +231,6 @@ def regret_of(k: int, by_k: Sequence[Span], growth: float) -> float:
     if not least > 0:
         return math.inf
     return max(by_k[k].high / least - 1.0, beyond)
-
-
-def _open(k: int, by_k: Sequence[Span], measured: Collection[int], growth: float) -> list[int]:
-    """Return the neighbours of K = `k` that may be faster, for all that is known."""
-    near = [k - 1] if k else []
-    near += [k + 1] if k + 1 < len(by_k) or growth > WORTH_SAYING else []
-    slower = {j for j in near if j < len(by_k) and by_k[j].low >= by_k[k].value}
-    return [j for j in near if j not in measured and j not in slower]
 
 
 def _next(k: int, times: Times, ran: int | None, best: int | None, growth: float) -> Next:

@@ -450,20 +450,16 @@ def closeup_of(run: Sums, steps: pa.Table) -> CloseUp:
     texts = run.tables.engine.rows(
         _rows_of_requests(rows, _names(requests, opened)).select(*columns)
     )
+    first, last = (moments[np.isfinite(moments)] for moments in (run.first_s, run.last_s))
+    span = float(first.min(initial=np.inf)), float(last.max(initial=-np.inf))
+    if run.cohort is not None:
+        span = run.cohort.start_s, run.cohort.end_s
     return CloseUp(
-        timeline=timeline_of(run.tables, *_span(run)),
+        timeline=timeline_of(run.tables, *span),
         durations=durations_of(requests, steps, rounds),
         named=named_of(requests, per, chosen, rounds),
         opened=opened_of(requests, opened, rounds, chains, texts),
     )
-
-
-def _span(run: Sums) -> tuple[float, float]:
-    """Return the times of the first and the last decode step; infinite without one."""
-    if run.cohort is not None:
-        return run.cohort.start_s, run.cohort.end_s
-    first, last = (moments[np.isfinite(moments)] for moments in (run.first_s, run.last_s))
-    return float(first.min(initial=np.inf)), float(last.max(initial=-np.inf))
 
 
 def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:

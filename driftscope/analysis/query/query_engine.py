@@ -343,7 +343,10 @@ def column(files: Files, wanted: pa.Field, dialect: Dialect) -> str:
     plain, kind = wanted.name, dialect.types[wanted.type]
     name = dialect.identifier(plain)
     if plain in files.constant:
-        value = f"CAST({_literal(files.constant[plain], dialect)} AS {kind})"
+        known = files.constant[plain]
+        # A floating-point number is written as a text: infinity has no other literal.
+        literal = repr(known) if isinstance(known, int) else dialect.text(str(known))
+        value = f"CAST({'NULL' if known is None else literal} AS {kind})"
     elif plain not in files.columns:
         value = f"CAST(NULL AS {kind})"
     elif pa.types.is_timestamp(files.columns[plain]):
@@ -353,13 +356,6 @@ def column(files: Files, wanted: pa.Field, dialect: Dialect) -> str:
     else:
         value = name if files.columns[plain] == wanted.type else f"CAST({name} AS {kind})"
     return f"{value} AS {name}"
-
-
-def _literal(value: Any, dialect: Dialect) -> str:
-    if value is None:
-        return "NULL"
-    # A floating-point number is written as a text: infinity has no other literal.
-    return repr(value) if isinstance(value, int) else dialect.text(str(value))
 
 
 @cache

@@ -155,12 +155,6 @@ def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
     )
 
 
-def ranks_of(run: Path) -> list[int]:
-    """Return the tensor-parallel ranks that recorded chains."""
-    ranks = {place_of(source_of(path, "draft")).rank for path in segments(run, "draft")}
-    return sorted(ranks) or [0]
-
-
 def open_run(run: str | Path, engine: Engine | None = None) -> Tables:
     """Open the run directory `run`; its sealed files are left where they are.
 

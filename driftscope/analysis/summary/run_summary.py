@@ -40,7 +40,7 @@ from driftscope.analysis.figures.run_sums import Cohort, Slice
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import percent
 from driftscope.analysis.query.query_engine import floats
-from driftscope.analysis.query.record_views import Tables, ranks_of
+from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.query.row_filters import Update
 from driftscope.analysis.statistics.ratio import design_effect, mean_time_interval, spans_of
 from driftscope.analysis.statistics.strata import Answer
@@ -49,7 +49,9 @@ from driftscope.errors import NoDataError
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.latency import StepCost, life_s, mean_s
 from driftscope.trace.manifest import Manifest
+from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import read_record
+from driftscope.trace.segments import segments, source_of
 from driftscope.vocabulary import FED_RMS
 
 ENOUGH_CLUSTERS = 100
@@ -152,32 +154,27 @@ class RankStates:
 
 def rank_states(tables: Tables) -> RankStates | None:
     """Return the rank that differs most; None with fewer than two ranks that recorded states."""
-    ranks = ranks_of(tables.path)
+    ranks = {place_of(source_of(path, "draft")).rank for path in segments(tables.path, "draft")}
     if len(ranks) < 2:
         return None
-    first, *others = (_fed(tables, rank) for rank in ranks)
-    compared = (
-        _compared(rank, first, other) for rank, other in zip(ranks[1:], others, strict=True)
-    )
-    return max(filter(None, compared), key=lambda states: states.difference, default=None)
-
-
-def _fed(tables: Tables, rank: int) -> pa.Table:
-    """Return the mean over depth of the RMS fed forward, by chain."""
-    rows = read_record(tables.path, "draft", tables.manifest, [], rank=rank)
-    rows = rows.filter(pc.is_valid(rows.column(FED_RMS)))
-    means = [float(np.mean(values)) for values in rows.column(FED_RMS).to_pylist()]
-    return rows.select(_KEY).append_column("fed", pa.array(means, pa.float64()))
-
-
-def _compared(rank: int, first: pa.Table, other: pa.Table) -> RankStates | None:
-    both = first.join(other, list(_KEY), join_type="inner", right_suffix="_other")
-    ours, theirs = floats(both, "fed"), floats(both, "fed_other")
-    known = np.isfinite(ours) & np.isfinite(theirs) & (ours > 0)
-    if not known.any():
-        return None
-    apart = np.abs(theirs[known] - ours[known]) / ours[known]
-    return RankStates(rank=rank, chains=int(known.sum()), difference=float(apart.mean()))
+    by_rank = []
+    for rank in sorted(ranks):
+        # The mean over depth of the RMS fed forward, by chain.
+        rows = read_record(tables.path, "draft", tables.manifest, [], rank=rank)
+        rows = rows.filter(pc.is_valid(rows.column(FED_RMS)))
+        means = [float(np.mean(values)) for values in rows.column(FED_RMS).to_pylist()]
+        fed = rows.select(_KEY).append_column("fed", pa.array(means, pa.float64()))
+        by_rank.append((rank, fed))
+    (_, first), *others = by_rank
+    found = []
+    for rank, other in others:
+        both = first.join(other, list(_KEY), join_type="inner", right_suffix="_other")
+        ours, theirs = floats(both, "fed"), floats(both, "fed_other")
+        known = np.isfinite(ours) & np.isfinite(theirs) & (ours > 0)
+        if known.any():
+            apart = float((np.abs(theirs[known] - ours[known]) / ours[known]).mean())
+            found.append(RankStates(rank=rank, chains=int(known.sum()), difference=apart))
+    return max(found, key=lambda states: states.difference, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
