@@ -176,7 +176,7 @@ class EngineTelemetry:
         self._tally, self._health = Tally(), Tally()
         self._counter = BatchCounter(tally=self._tally)
         self._log = RequestLog(self._tally, settings.labels)
-        self._spans = Spans(settings.span_queue)
+        self._spans = Spans(queue=settings.span_queue, labels_of=self._log.label_of)
         self._waiting: deque[tuple[float, Finished]] = deque(maxlen=WAITING_REQUESTS)
         self._started_s = time.time()
         self._before: tuple[float, Snapshot] = (self._started_s, {})
@@ -214,7 +214,11 @@ class EngineTelemetry:
         if self._span_exporter:
             self._health.set(i.BEHIND, self._traces.behind_s(), signal=TRACES)
         shared = [points for points, _ in workers_of(self._run, self._replica)]
-        return merged([self._tally.snapshot(), *shared, self._health.snapshot()])
+        whole = merged([self._tally.snapshot(), *shared, self._health.snapshot()])
+        for key, exemplar in list(self._spans.exemplars.items()):
+            if key in whole and self._settings.exemplars:
+                whole[key] = replace(whole[key], exemplar=exemplar)
+        return whole
 
     def identity(self) -> Identity | None:
         """Return the engine's identity; None until the engine has loaded its models."""

@@ -6,12 +6,14 @@ There is one span per finished request, with events for its rejected rounds and 
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.context import Context
+from opentelemetry.sdk.metrics import Exemplar as OtelExemplar
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
@@ -41,9 +43,12 @@ from driftscope.telemetry.instruments import (
     DEPTH,
     GAUGE,
     INSTRUMENTS,
+    Exemplar,
+    Key,
     Point,
     Snapshot,
     Tally,
+    named,
 )
 from driftscope.telemetry.settings import GRPC, Settings, Signal
 from driftscope.version import __version__
@@ -115,11 +120,17 @@ def export_spans(exporter: SpanExporter, spans: Spans, batch: int, sender: Sende
 class Spans:
     """Create spans of finished requests; ended spans are queued until they are sent."""
 
-    def __init__(self, queue: int) -> None:
+    def __init__(
+        self, *, queue: int, labels_of: Callable[[dict[str, Any]], dict[str, str]] | None = None
+    ) -> None:
+        """`labels_of`: returns the attribute of a request's label, given its row."""
         self._chains: OrderedDict[str, list[NotableChain]] = OrderedDict()
         self._seen: set[NotableChain] = set()
         self._ended = _Ended(queue)
+        self._labels_of = labels_of or (lambda _: {})
         self._tracer: Any = None
+        self.exemplars: dict[Key, Exemplar] = {}
+        """The latest sampled request of each series."""
 
     def start(self, resource: Resource, constants: Mapping[str, str]) -> None:
         """Set the engine's identity; OTEL_TRACES_SAMPLER selects the sampler."""
@@ -152,25 +163,21 @@ class Spans:
         row, operation = done.row, operation_of(done.row["request"])
         span = self._tracer.start_span(
             f"{operation} {self._constants.get(i.MODEL, '')}".strip(),
-            context=TraceContextTextMapPropagator().extract(
-                {"traceparent": row.get("traceparent") or ""}, Context()
-            ),
+            context=_parent(row.get("traceparent")),
             kind=SpanKind.INTERNAL,
             start_time=nano(row["arrival_s"]),
             attributes={**self._constants, **_span_attributes(done)},
         )
+        chains = self._chains.pop(row["request"], [])
         for time_s, position in done.rounds.first_rejected:
             span.add_event(REJECTED_EVENT, {"driftscope.position": position}, nano(time_s))
-        for chain in self._chains.pop(row["request"], []):
-            drifted = {
-                "driftscope.position": chain.position,
-                "driftscope.k": chain.k,
-                i.GROWTH.name: chain.growth,
-            }
-            span.add_event(DRIFTED_EVENT, drifted, nano(chain.time_s))
+        for chain in chains:
+            span.add_event(DRIFTED_EVENT, _chain_attributes(chain), nano(chain.time_s))
         if error := error_of(row["finish_reason"]):
             span.set_status(StatusCode.ERROR, error)
         span.end(nano(row["time_s"]))
+        if span.is_recording() or span.get_span_context().trace_flags.sampled:
+            self._exemplify(done, span, chains)
 
     def take(self, limit: int) -> list[ReadableSpan]:
         """Return the oldest queued spans, at most `limit`; they stay queued until `sent`."""
@@ -179,6 +186,24 @@ class Spans:
     def sent(self, number: int) -> None:
         """Remove the oldest `number` spans, which a collector accepted."""
         self._ended.forget(number)
+
+    def _exemplify(self, done: Finished, span: Any, chains: list[NotableChain]) -> None:
+        context, row = span.get_span_context(), done.row
+        served = {"operation": operation_of(row["request"])}
+        growth = max((c.growth for c in chains), default=None)
+        for instrument, value, by in (
+            (i.TTFT, row["ttft_s"], served),
+            (i.TPOT, row["tpot_s"], served),
+            (i.REQUEST_LENGTH, done.rounds.mean_length, self._labels_of(row)),
+            (i.GROWTH, growth, {}),
+        ):
+            if value is not None:
+                self.exemplars[instrument.name, named(by)] = Exemplar(
+                    value=value,
+                    time_s=row["time_s"],
+                    trace_id=context.trace_id,
+                    span_id=context.span_id,
+                )
 
 
 class _Ended(SpanProcessor):
@@ -271,6 +296,17 @@ def _histogram(
         explicit_bounds=point.instrument.bounds,
         min=unknown,
         max=unknown,
+        exemplars=[]
+        if point.exemplar is None
+        else [
+            OtelExemplar(
+                filtered_attributes={},
+                value=point.exemplar.value,
+                time_unix_nano=nano(point.exemplar.time_s),
+                span_id=point.exemplar.span_id,
+                trace_id=point.exemplar.trace_id,
+            )
+        ],
         **when,
     )
 
@@ -285,12 +321,20 @@ def metric_exporter(settings: Settings) -> MetricExporter | None:
 
     Raises TelemetryError when the protocol's package is missing.
     """
+    if settings.metrics is not None and settings.metrics.exporter == "console":
+        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+
+        return ConsoleMetricExporter(out=sys.stderr)
     made: MetricExporter | None = _otlp(settings.metrics, "metric_exporter", "OTLPMetricExporter")
     return made
 
 
 def span_exporter(settings: Settings) -> SpanExporter | None:
     """Return the span exporter; arguments and errors are those of `metric_exporter`."""
+    if settings.traces is not None and settings.traces.exporter == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr)
     made: SpanExporter | None = _otlp(settings.traces, "trace_exporter", "OTLPSpanExporter")
     return made
 
@@ -312,6 +356,13 @@ def _otlp(signal: Signal | None, module: str, name: str) -> Any:
             f"pip install '{extra}'"
         ) from error
     return exporter(endpoint=signal.endpoint, **more)
+
+
+def _parent(traceparent: str | None) -> Context | None:
+    """Return the caller's trace context; None starts a new trace."""
+    if not traceparent:
+        return Context()
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
 
 
 def _span_attributes(done: Finished) -> dict[str, Any]:
@@ -338,5 +389,14 @@ def _span_attributes(done: Finished) -> dict[str, Any]:
         i.VERIFIED.name: rounds.verified,
         i.ACCEPTED.name: rounds.accepted,
         i.LENGTH.name: rounds.mean_length,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _chain_attributes(chain: NotableChain) -> dict[str, Any]:
+    attributes = {
+        "driftscope.position": chain.position,
+        "driftscope.k": chain.k,
+        i.GROWTH.name: chain.growth,
     }
     return {name: value for name, value in attributes.items() if value is not None}

@@ -376,6 +376,16 @@ _LONG = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exemplar:
+    """One observation and the span that it came from."""
+
+    value: float
+    time_s: float
+    trace_id: int
+    span_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One series; `value` is the value of a counter or gauge, or the sum of a histogram."""
 
@@ -384,6 +394,7 @@ class Point:
     value: float
     buckets: tuple[int, ...] = ()
     """Observations per bucket, not cumulative; () for a counter or gauge."""
+    exemplar: Exemplar | None = None
 
     @property
     def key(self) -> Key:
@@ -523,7 +534,7 @@ def difference(now: Snapshot, before: Snapshot) -> dict[Key, Point]:
 
 
 def to_rows(snapshot: Snapshot) -> list[list[Any]]:
-    """Return the points as plain lists for JSON."""
+    """Return the points as plain lists for JSON, without exemplars."""
     return [[p.name, dict(p.attributes), p.value, list(p.buckets)] for p in snapshot.values()]
 
 

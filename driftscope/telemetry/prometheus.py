@@ -84,17 +84,7 @@ class _Collector:
         if (identity := self._source.identity()) is None:
             return
         yield from families(self._source.snapshot(), identity.attributes)
-        from prometheus_client.core import InfoMetricFamily
-
-        # The engine's identity, following OpenTelemetry's translation to Prometheus.
-        resource = {
-            label_name(name): str(value)
-            for name, value in identity.resource().attributes.items()
-            if name not in ("service.name", _RUN_LABEL)
-        }
-        family = InfoMetricFamily("target", "Target metadata")
-        family.add_metric([], resource)
-        yield family
+        yield from _target_info(identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,18 +284,13 @@ def serve(source: Source, host: str, port: int) -> Callable[[], None]:
 
 def families(snapshot: Snapshot, constants: Mapping[str, str]) -> Iterator[Any]:
     """Yield prometheus_client's metric families; `constants` are attributes of every series."""
-    from prometheus_client import core
-
-    kinds = {COUNTER: core.CounterMetricFamily, GAUGE: core.GaugeMetricFamily}
     by_name: defaultdict[str, list[Point]] = defaultdict(list)
     for point in snapshot.values():
         by_name[point.name].append(point)
     for name, points in by_name.items():
         instrument = INSTRUMENTS[name]
         attributes = [*constants, *instrument.attributes]
-        kind: Any = kinds.get(instrument.kind, core.HistogramMetricFamily)
-        labels = list(map(label_name, attributes))
-        family = kind(metric_name(instrument), instrument.description, labels=labels)
+        family = _family(instrument, list(map(label_name, attributes)))
         for point in points:
             have = {**constants, **dict(point.attributes)}
             values = [have.get(attribute, "") for attribute in attributes]
@@ -316,12 +301,46 @@ def families(snapshot: Snapshot, constants: Mapping[str, str]) -> Iterator[Any]:
         yield family
 
 
-def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[str, int]]:
-    """Yield cumulative buckets, as Prometheus expects."""
-    total = 0
+def _family(instrument: Instrument, labels: Sequence[str]) -> Any:
+    from prometheus_client import core
+
+    kinds = {COUNTER: core.CounterMetricFamily, GAUGE: core.GaugeMetricFamily}
+    made = kinds.get(instrument.kind, core.HistogramMetricFamily)
+    return made(metric_name(instrument), instrument.description, labels=labels)
+
+
+def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[Any, ...]]:
+    """Yield cumulative buckets, as Prometheus expects. The exemplar goes into the bucket of its
+    value."""
+    from prometheus_client.core import Exemplar
+
+    total, exemplar = 0, point.exemplar
     for bound, count in zip((*instrument.bounds, float("inf")), point.buckets, strict=True):
         total += count
-        yield _LAST if bound == float("inf") else repr(bound), total
+        le = _LAST if bound == float("inf") else repr(bound)
+        if exemplar is not None and exemplar.value <= bound:
+            ids = {
+                "trace_id": f"{exemplar.trace_id:032x}",
+                "span_id": f"{exemplar.span_id:016x}",
+            }
+            yield le, total, Exemplar(ids, exemplar.value, exemplar.time_s)
+            exemplar = None
+        else:
+            yield le, total, None
+
+
+def _target_info(identity: Identity) -> Iterator[Any]:
+    """Yield the engine's identity, following OpenTelemetry's translation to Prometheus."""
+    from prometheus_client.core import InfoMetricFamily
+
+    resource = {
+        label_name(name): str(value)
+        for name, value in identity.resource().attributes.items()
+        if name not in ("service.name", _RUN_LABEL)
+    }
+    family = InfoMetricFamily("target", "Target metadata")
+    family.add_metric([], resource)
+    yield family
 
 
 def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:

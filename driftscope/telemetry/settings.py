@@ -35,8 +35,8 @@ LOOPBACK = "127.0.0.1"
 MAX_LABELS = 8
 """Most labels that may become an attribute: each adds about twenty series."""
 _EXPORTERS = {
-    METRICS: ("otlp", "prometheus", "none"),
-    TRACES: ("otlp", "none"),
+    METRICS: ("otlp", "console", "prometheus", "none"),
+    TRACES: ("otlp", "console", "none"),
 }
 _TEMPORALITIES = ("cumulative", "delta", "lowmemory")
 
@@ -45,6 +45,8 @@ _TEMPORALITIES = ("cumulative", "delta", "lowmemory")
 class Signal:
     """Export settings of one signal, METRICS or TRACES."""
 
+    exporter: str
+    """Name of the exporter, "otlp" or "console"."""
     protocol: str = HTTP
     endpoint: str | None = None
     """Endpoint URL; None: OpenTelemetry's variables decide."""
@@ -66,6 +68,7 @@ class Settings:
     span_delay_s: float = DEFAULT_DELAY_MS / 1000
     span_queue: int = DEFAULT_QUEUE
     span_batch: int = DEFAULT_BATCH
+    exemplars: bool = True
 
 
 def settings_from(environ: Mapping[str, str]) -> Settings | None:
@@ -89,6 +92,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         span_delay_s=_number(environ, "OTEL_BSP_SCHEDULE_DELAY", DEFAULT_DELAY_MS) / 1000,
         span_queue=_number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", DEFAULT_QUEUE),
         span_batch=_number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", DEFAULT_BATCH),
+        exemplars=environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "") != "always_off",
     )
 
 
@@ -117,6 +121,8 @@ def _signal(environ: Mapping[str, str], name: str) -> Signal | None:
         )
     base = environ.get(OTLP, "").strip()
     standard = (f"OTEL_EXPORTER_OTLP_{upper}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    if "console" in asked:
+        return Signal(exporter="console")
     wanted = "otlp" in asked or (not asked and (base or any(environ.get(v) for v in standard)))
     if not wanted:
         return None
@@ -128,7 +134,7 @@ def _signal(environ: Mapping[str, str], name: str) -> Signal | None:
     endpoint = None
     if base:
         endpoint = endpoint_of(base, protocol) + (f"/v1/{name}" if protocol == HTTP else "")
-    return Signal(protocol=protocol, endpoint=endpoint)
+    return Signal(exporter="otlp", protocol=protocol, endpoint=endpoint)
 
 
 def _prometheus(environ: Mapping[str, str]) -> tuple[str, int] | None:

@@ -242,9 +242,12 @@ def test_the_sampler_is_the_standard_one(
     engine.serve()
     engine.close()
     assert collector.all_spans() == []
+    assert not any(p.exemplars for p in collector.points().values() if hasattr(p, "exemplars"))
 
 
-def test_a_span_joins_its_caller_s_trace(tmp_path: Path, collector: Collector) -> None:
+def test_a_span_joins_its_caller_s_trace_and_metrics_point_at_it(
+    tmp_path: Path, collector: Collector
+) -> None:
     trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     engine = Engine(tmp_path / "run", settings(collector.url))
     for row in rows(replace(SPEC, requests=1)):
@@ -257,6 +260,14 @@ def test_a_span_joins_its_caller_s_trace(tmp_path: Path, collector: Collector) -
     assert span.trace_id.hex() == trace_id and span.parent_span_id.hex() == span_id
     kinds = {event.name for event in span.events}
     assert "driftscope.chain.drifted" in kinds
+    examples = {
+        name: point.exemplars[0]
+        for (name, _), point in collector.points().items()
+        if getattr(point, "exemplars", None)
+    }
+    assert set(examples) >= {"gen_ai.server.time_to_first_token", "driftscope.hidden.growth"}
+    for example in examples.values():
+        assert example.span_id == span.span_id and example.trace_id == span.trace_id
 
 
 @pytest.mark.parametrize("engine_name", ["vllm", "sglang"])
