@@ -28,7 +28,7 @@ TRIO = {"dtype": "float32", "enforce_eager": True}
 """Options of an engine of the tiny trio on a CPU, which starts soon."""
 
 
-class Engine:
+class EngineChild:
     """A child process with one vLLM."""
 
     def __init__(self, name: str, options: dict[str, Any], env: dict[str, str], log: Path) -> None:
@@ -94,7 +94,7 @@ def in_turn(names: Sequence[str], repeats: int) -> Iterator[list[str]]:
 
 
 def measure(
-    engines: dict[str, Engine],
+    engines: dict[str, EngineChild],
     point: tuple[int, int],
     repeats: int,
     tokens: int,

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import turns
-from benchmarks.engines import Engine, options
+from benchmarks.engines import EngineChild, options
 from benchmarks.results_file import ResultsFile
 from benchmarks.turns import ABSENT, BUDGET, EVERY, SETTINGS, STATES, share
 from driftscope_lab.smollm2 import drafters_folder
@@ -55,7 +55,7 @@ Record = dict[str, Any]
 Point = tuple[int, int]
 
 
-def _start(folder: Path, *, real: bool) -> Engine:
+def _start(folder: Path, *, real: bool) -> EngineChild:
     own = {"max_model_len": 2048, "max_num_seqs": max(BATCHES), "enable_prefix_caching": True}
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -70,7 +70,7 @@ def _start(folder: Path, *, real: bool) -> Engine:
     if real:
         asked.update(model=str(fetched()), dtype="bfloat16")
         asked["speculative_config"]["model"] = str(drafters_folder() / "eagle31")
-    engine = Engine("probe", asked, environment, folder / "log.txt")
+    engine = EngineChild("probe", asked, environment, folder / "log.txt")
     engine.ask()
     return engine
 
@@ -167,7 +167,7 @@ def _print(within: list[Record]) -> None:
         print_within(record)
 
 
-def _within(engine: Engine, point: Point, seconds: float) -> Record:
+def _within(engine: EngineChild, point: Point, seconds: float) -> Record:
     context, batch = point
     asked = {"prompts": _prompts(context, batch), "tokens": TOKENS[batch]}
     engine.ask(**asked, state=EVERY, seconds=2.0)  # fills the prefix cache

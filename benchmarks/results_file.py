@@ -29,20 +29,20 @@ def provenance() -> dict[str, Any]:
         "cpu": platform.machine(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "commit": _said("git", "-C", str(REPO), "rev-parse", "--short", "HEAD"),
+        "commit": _command_output("git", "-C", str(REPO), "rev-parse", "--short", "HEAD"),
         "versions": {name: v for name in PACKAGES if (v := _version(name)) is not None},
     }
 
 
 def gpu() -> str | None:
     """Return name and driver of the first GPU; None without one."""
-    said = _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    said = _command_output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     return said.splitlines()[0].replace(", ", ", driver ", 1) if said else None
 
 
 def gpu_used_bytes() -> int | None:
     """Return the memory in use on the first GPU by all processes, in bytes; None without one."""
-    said = _said("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    said = _command_output("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
     return int(said.splitlines()[0]) << 20 if said else None
 
 
@@ -58,7 +58,7 @@ def _without_folder(argument: str) -> str:
     return Path(argument).name if argument.startswith("/") else argument
 
 
-def _said(*command: str) -> str | None:
+def _command_output(*command: str) -> str | None:
     """Return the output of a command; None if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

@@ -37,7 +37,8 @@ def losses(steps: Sequence[Span], flushes: Sequence[Span]) -> Losses:
     """Return the losses; `steps` and `flushes` are in order and use the same clock."""
     hit = set(_hit(steps, flushes))
     excess = [
-        end - begin - _beside(steps, number, hit) for number, (begin, end) in enumerate(steps)
+        end - begin - _neighbour_median(steps, number, hit)
+        for number, (begin, end) in enumerate(steps)
     ]
     return {
         "seconds": sum(end - begin for begin, end in steps),
@@ -68,7 +69,7 @@ def _hit(steps: Sequence[Span], flushes: Sequence[Span]) -> Iterator[int]:
             number += 1
 
 
-def _beside(steps: Sequence[Span], number: int, hit: set[int]) -> float:
+def _neighbour_median(steps: Sequence[Span], number: int, hit: set[int]) -> float:
     """Return the median of the neighbouring steps, without those that a flush fell into."""
     around = range(max(0, number - BESIDE), min(len(steps), number + BESIDE + 1))
     lengths = [steps[n][1] - steps[n][0] for n in around if n not in hit and n != number]

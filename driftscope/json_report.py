@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from driftscope.analysis.advice import NO_SPECULATION, Advice, answer
 from driftscope.analysis.baseline_relation import Quantity
 from driftscope.analysis.compare import TPOT, Comparison, verdict
-from driftscope.analysis.gate import Judgement, Outcome
+from driftscope.analysis.gate import Judgement, RuleResult
 from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.replays import ReplayComparison, ReplayFigures, ReplaySummary
 from driftscope.analysis.statistics.permutation import ALPHA
@@ -69,7 +69,7 @@ class ShownScreen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReportDocument:
     """The report of an analysis."""
 
     driftscope_version: str
@@ -101,20 +101,22 @@ def to_dict(analysis: Analysis) -> dict[str, Any]:
     """Return the report as plain values."""
     return document(
         REPORT,
-        Report(
+        ReportDocument(
             driftscope_version=__version__,
             verdict=" ".join(analysis.verdict),
-            first_screen=_made(
+            first_screen=_record_as(
                 ShownScreen,
                 analysis.screen,
-                actions=tuple(_made(AdvisedAction, action) for action in analysis.screen.actions),
+                actions=tuple(
+                    _record_as(AdvisedAction, action) for action in analysis.screen.actions
+                ),
             ),
             findings=analysis.findings,
             answers=analysis.answers,
             notes=analysis.notes,
-            runs=tuple(_made(RunFigures, run) for run in analysis.runs),
-            plain=_made(PlainFigures, analysis.plain) if analysis.plain else None,
-            replays=tuple(_made(ReplayFigures, run) for run in analysis.senders),
+            runs=tuple(_record_as(RunFigures, run) for run in analysis.runs),
+            plain=_record_as(PlainFigures, analysis.plain) if analysis.plain else None,
+            replays=tuple(_record_as(ReplayFigures, run) for run in analysis.senders),
             replays_compared=analysis.versus,
         ),
     )
@@ -127,11 +129,11 @@ def figures_of(run: RunSummary | BaselineRun | ReplaySummary) -> dict[str, Any]:
         counts = {"rounds": 0, "k": 0}
         return {
             **{f.name: None for f in fields(RunFigures)},
-            **plain(_made(PlainFigures, run)),
+            **plain(_record_as(PlainFigures, run)),
             **counts,
         }
     figures = RunFigures if isinstance(run, RunSummary) else ReplayFigures
-    content: dict[str, Any] = plain(_made(figures, run))
+    content: dict[str, Any] = plain(_record_as(figures, run))
     return content
 
 
@@ -158,7 +160,7 @@ def comparison_to_json(comparison: Comparison) -> str:
     """Return the comparison as text, newline at the end."""
     return text(
         COMPARISON,
-        _made(
+        _record_as(
             ComparisonDocument,
             comparison,
             verdict=verdict(comparison),
@@ -176,7 +178,7 @@ class RuleOutcome:
     rule: str
     name: str | None
     run: str
-    outcome: Outcome
+    outcome: RuleResult
     values: Mapping[str, Quantity | str | None]
     """Figures that decided, by path."""
     because: str | None
@@ -184,7 +186,7 @@ class RuleOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class GateDocument:
     """The outcome of a gate."""
 
     exit_code: int
@@ -204,7 +206,7 @@ def check_to_json(judgements: Sequence[Judgement], exit_code: int) -> str:
         )
         for judgement in judgements
     )
-    return text(CHECK, Check(exit_code=exit_code, rules=tuple(rules)))
+    return text(CHECK, GateDocument(exit_code=exit_code, rules=tuple(rules)))
 
 
 def advice_to_json(advice: Advice) -> str:
@@ -234,7 +236,7 @@ def _supported(value: Any) -> Any:
     return [_supported(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _made(kind: type[T], record: Any, **more: Any) -> T:
+def _record_as(kind: type[T], record: Any, **more: Any) -> T:
     """Return a record of class `kind` with the fields that `record` has, and `more`."""
     own = {f.name for f in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(record, name) for name in own}, **more)

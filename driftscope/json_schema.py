@@ -47,15 +47,15 @@ from driftscope.boundary.json_document import (
 from driftscope.ingest.base import IngestedFigures
 from driftscope.inspect.compare_run import InspectionComparison
 from driftscope.inspect.inspection import InspectionDocument
-from driftscope.json_report import Check, ComparisonDocument, Report
+from driftscope.json_report import ComparisonDocument, GateDocument, ReportDocument
 from driftscope.telemetry.watch import View
 from driftscope.workloads.client.replay import Done
 
 Schema = dict[str, Any]
 RECORDS: Mapping[str, type] = {
-    REPORT: Report,
+    REPORT: ReportDocument,
     COMPARISON: ComparisonDocument,
-    CHECK: Check,
+    CHECK: GateDocument,
     INSPECTION: InspectionDocument,
     INSPECTION_COMPARISON: InspectionComparison,
     ABLATION: Ablation,

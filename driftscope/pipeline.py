@@ -31,7 +31,7 @@ from driftscope.analysis.figures.run_sums import (
     longer,
 )
 from driftscope.analysis.number_words import listed
-from driftscope.analysis.query.query_engine import DuckDB, Engine, floats
+from driftscope.analysis.query.query_engine import DuckDB, QueryEngine, floats
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
 from driftscope.analysis.query.row_filters import BY_LABEL, Filter
 from driftscope.analysis.replays import (
@@ -96,7 +96,7 @@ class Inputs:
     """Rows to keep of the baseline."""
     by: str = BY_LABEL
     """Property that splits a run into segments: a key of `row_filters.BY`, or a span of time."""
-    engine: Callable[[], Engine] = DuckDB
+    engine: Callable[[], QueryEngine] = DuckDB
     """Maker of the engine that runs the queries of one run."""
     cluster: str | None = None
     """Column of requests that says which of them are not independent, see
@@ -216,7 +216,7 @@ def compare(
     second: Run,
     labels: tuple[str, str],
     *,
-    engine: Callable[[], Engine] = DuckDB,
+    engine: Callable[[], QueryEngine] = DuckDB,
     cluster: str | None = None,
     only: Filter = EVERYTHING,
 ) -> Comparison:
@@ -231,7 +231,7 @@ def compare(
             if tables.manifest.is_simulated:
                 raise NoDataError(f"{label}: {WAS_SIMULATED}; it is compared with nothing")
         if speculates(a) and speculates(b):
-            sums = _whole(_sums(a, only)), _whole(_sums(b, only))
+            sums = _whole(_sums_of_kept_rows(a, only)), _whole(_sums_of_kept_rows(b, only))
             compared = compare_sums(*sums, labels)
             return replace(compared, where=only.where, masses=compare_masses(*sums))
         if only != EVERYTHING:
@@ -243,7 +243,9 @@ def compare(
 def _side(run: Tables) -> Side:
     """Return a run of which one of two does not speculate, in the form in which they are
     compared."""
-    return _sums(run).side if speculates(run) else side_without_rounds(requests_of(run))
+    return (
+        _sums_of_kept_rows(run).side if speculates(run) else side_without_rounds(requests_of(run))
+    )
 
 
 def summarise(
@@ -252,7 +254,7 @@ def summarise(
     """Return the summary of one run, whose engine stays open."""
     if isinstance(run, Path | Trace):
         run = _open(run, DuckDB)
-    sums = run if isinstance(run, Sums) else _sums(run, only)
+    sums = run if isinstance(run, Sums) else _sums_of_kept_rows(run, only)
     return summary_of(label, sums, by)
 
 
@@ -272,7 +274,7 @@ def _measured(
     with closing(_open(source, inputs.engine, inputs.cluster)) as tables:
         if is_plain(tables):
             return _plain(tables, label, inputs.only)
-        sums = _sums(tables, inputs.only)
+        sums = _sums_of_kept_rows(tables, inputs.only)
         return MeasuredRuns(runs=(summarise(sums, label, by=inputs.by),), sums={label: sums})
 
 
@@ -285,7 +287,7 @@ def _baseline(run: Source, inputs: Inputs) -> MeasuredRuns:
     with closing(_open(run, inputs.engine, inputs.cluster)) as tables:
         if not speculates(tables):
             return _plain(tables, BASELINE, inputs.baseline_only)
-        sums = _sums(tables, inputs.baseline_only)
+        sums = _sums_of_kept_rows(tables, inputs.baseline_only)
         return MeasuredRuns(baseline=summarise(sums, BASELINE))
 
 
@@ -295,12 +297,12 @@ def _plain(tables: Tables, label: str, only: Filter) -> MeasuredRuns:
     return MeasuredRuns(baseline=baseline_of(tables, label))
 
 
-def _open(run: Run, engine: Callable[[], Engine], cluster: str | None = None) -> Tables:
+def _open(run: Run, engine: Callable[[], QueryEngine], cluster: str | None = None) -> Tables:
     tables = tables_of(run, engine()) if isinstance(run, Trace) else open_run(run, engine())
     return replace(tables, cluster=cluster)
 
 
-def _sums(tables: Tables, only: Filter = EVERYTHING) -> Sums:
+def _sums_of_kept_rows(tables: Tables, only: Filter = EVERYTHING) -> Sums:
     """Return the sums over the rows to keep, without the requests that the recording or its cut
     shows in part; everything after this leaves them out, too."""
     begin_s, part = -math.inf, None

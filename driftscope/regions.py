@@ -148,7 +148,7 @@ def text_regions(
     *,
     inside: Enclosure | None = None,
     constraint: str | None = None,
-    marks: Marks | None = None,
+    marks: ParserPatterns | None = None,
 ) -> list[TextRegion]:
     """Return the regions of an answer's text in order, the first at 0; none if the text is empty.
 
@@ -169,20 +169,22 @@ def text_regions(
     return _with_special(scanner.regions, special, len(text))
 
 
-class Marks:
+class ParserPatterns:
     """Patterns of the marks of an engine's parsers."""
 
     def __init__(self, formats: Sequence[Enclosure]) -> None:
         anywhere = [row for row in formats if not row.begins_line]
         in_line = [row for row in formats if row.begins_line]
         marks = [row for row in formats if row.has_mark]
-        self.anywhere = re.compile(f"{_any_of(anywhere)}|{_INLINE}")
-        signs = rf"(?=[<\[\]◁])(?:{_any_of(anywhere)})"
-        self.at_line = re.compile(rf"[ \t>]*(?:{signs}|{_any_of(in_line)}|{_LINE})")
+        self.anywhere = re.compile(f"{_alternatives(anywhere)}|{_INLINE}")
+        signs = rf"(?=[<\[\]◁])(?:{_alternatives(anywhere)})"
+        self.at_line = re.compile(rf"[ \t>]*(?:{signs}|{_alternatives(in_line)}|{_LINE})")
         """A block that begins a line."""
-        self.calls = re.compile(_any_of([row for row in anywhere if row.region == Region.JSON]))
+        self.calls = re.compile(
+            _alternatives([row for row in anywhere if row.region == Region.JSON])
+        )
         opening = [row for row in marks if row.region != Region.PROSE]
-        self._at_end = re.compile(rf"(?:{_any_of(opening)})\s*\Z")
+        self._at_end = re.compile(rf"(?:{_alternatives(opening)})\s*\Z")
         parts = [part for row in marks for part in (row.opening, row.closing) if part]
         self._any = re.compile("|".join(parts))
 
@@ -198,16 +200,16 @@ class Marks:
 
 
 @functools.cache
-def marks_of(tool_parser: str | None = None, reasoning_parser: str | None = None) -> Marks:
+def marks_of(tool_parser: str | None = None, reasoning_parser: str | None = None) -> ParserPatterns:
     """Return the marks of an engine with these parsers, see `formats_of`."""
-    return Marks(formats_of(tool_parser, reasoning_parser))
+    return ParserPatterns(formats_of(tool_parser, reasoning_parser))
 
 
 _FIRST = re.compile(r"(?:\(\?[:=])?((?:\\[^\w\s]|[\w<◁])(?:(?:\\[^\w\s]|[\w/｜])(?![?*+{]))?)")
 """First one or two characters of a mark, as they stand in its pattern."""
 
 
-def _any_of(rows: Sequence[Enclosure]) -> str:
+def _alternatives(rows: Sequence[Enclosure]) -> str:
     """Return a pattern with one group for each row, named by its place in `FORMATS`. Rows of the
     same first two characters are tried together: most text has none of them."""
     groups: dict[str, list[str]] = {}
@@ -352,7 +354,7 @@ def _changes(indentation: str) -> re.Pattern[str]:
 class _Scanner:
     """Reads a text block by block."""
 
-    def __init__(self, text: str, special: Sequence[Span], marks: Marks) -> None:
+    def __init__(self, text: str, special: Sequence[Span], marks: ParserPatterns) -> None:
         self._text, self._marks = text, marks
         self._special = [begin for begin, _ in special]
         self.at = 0
@@ -660,7 +662,7 @@ _SPACE = "\u2581"
 class TokenTexts:
     """Texts of a tokenizer's tokens; each id is decoded once."""
 
-    def __init__(self, tokenizer: Any, marks: Marks | None = None) -> None:
+    def __init__(self, tokenizer: Any, marks: ParserPatterns | None = None) -> None:
         """`tokenizer`: has `decode`, `convert_ids_to_tokens` and `all_special_ids`, as tokenizers
         of transformers and vLLM have, and may have `added_tokens_decoder`. `marks`: those of the
         engine's parsers; None: of all that need no name."""
@@ -691,7 +693,7 @@ class TokenTexts:
         return text
 
 
-def _special_ids(tokenizer: Any, marks: Marks) -> Iterator[int]:
+def _special_ids(tokenizer: Any, marks: ParserPatterns) -> Iterator[int]:
     yield from map(int, tokenizer.all_special_ids)
     added = getattr(tokenizer, "added_tokens_decoder", None) or {}
     for token, text in added.items():

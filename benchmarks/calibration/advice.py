@@ -28,9 +28,9 @@ from driftscope.analysis.time_per_token import (
     ONE_TOKEN,
     ORACLE,
     Policy,
-    Recorded,
+    RecordedK,
     RoundLength,
-    Served,
+    ServedK,
     policies,
     times_at,
     times_over,
@@ -59,7 +59,7 @@ TRUTHS: Mapping[str, Verify] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class AdviceWorld:
     """True times of one simulated server."""
 
     verify: Verify
@@ -89,10 +89,10 @@ class World:
         return sum(n * b * self.tpot_s(b, k) for b, n in self.weights.items()) / whole
 
 
-def world_of(verify: Verify, random: RandomState) -> World:
+def world_of(verify: Verify, random: RandomState) -> AdviceWorld:
     """Draw a server with this verification: drafter, its cost, and batch sizes."""
     first, keeps = random.uniform(0.6, 0.9), random.uniform(0.9, 1.0)
-    return World(
+    return AdviceWorld(
         verify=verify,
         rates=np.asarray(first * keeps ** np.arange(LARGEST), dtype=np.float64),
         depth_ms=random.uniform(0.2, 1.2),
@@ -101,7 +101,7 @@ def world_of(verify: Verify, random: RandomState) -> World:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SimulatedRun:
     """One recorded run of a world."""
 
     cells: tuple[StepCell, ...]
@@ -109,7 +109,7 @@ class Run:
     """Tokens per round for K = 0 .. the one that ran."""
 
 
-def recorded(world: World, k: int, random: RandomState) -> Run:
+def recorded(world: AdviceWorld, k: int, random: RandomState) -> SimulatedRun:
     """Record a run: all of its times are off by one factor, and each a little by itself."""
     off = math.exp(RUN_EFFECT * random.standard_normal())
     cells = []
@@ -138,11 +138,11 @@ def recorded(world: World, k: int, random: RandomState) -> Run:
         )
         for j in range(1, k + 1)
     ]
-    return Run(cells=tuple(cells), lengths=(ONE_TOKEN, *lengths))
+    return SimulatedRun(cells=tuple(cells), lengths=(ONE_TOKEN, *lengths))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class SearchState:
     """State of the search after some runs."""
 
     model: CostModel
@@ -150,7 +150,7 @@ class State:
     choice: Choice
 
 
-def known_from(runs: Mapping[int, Run], world: World) -> State:
+def known_from(runs: Mapping[int, SimulatedRun], world: AdviceWorld) -> SearchState:
     """Return what the runs by K tell; the first one is advised."""
     model = fit([run.cells for run in runs.values()])
     assert model is not None
@@ -158,15 +158,15 @@ def known_from(runs: Mapping[int, Run], world: World) -> State:
     lengths = tuple(
         runs[min(deep for deep in runs if deep >= k)].lengths[k] for k in range(largest + 1)
     )
-    served = Served(k=next(iter(runs)))
+    served = ServedK(k=next(iter(runs)))
     times = times_over(model, lengths, served)
     growth = float(np.prod(world.rates[:largest])) / world.length(largest) + CUT_OFF_BY
     order = times_over(evened(model), lengths, served)
     choice = choose(times, order, model.measured_k, ran=served.k, growth=growth)
-    return State(model=model, lengths=lengths, choice=choice)
+    return SearchState(model=model, lengths=lengths, choice=choice)
 
 
-def searched(world: World, random: RandomState) -> Iterator[State]:
+def searched(world: AdviceWorld, random: RandomState) -> Iterator[SearchState]:
     """Yield what the runs tell after each of them, until the choice is settled."""
     runs = {START: recorded(world, START, random)}
     while True:
@@ -214,7 +214,7 @@ def advised(verify: Verify, seed: int) -> Figures:
     states = list(searched(world, random))
     for state in states:
         for batch in state.model.batches:
-            times = times_at(state.model, state.lengths, Served(k=START), batch)
+            times = times_at(state.model, state.lengths, ServedK(k=START), batch)
             for k, span in enumerate(times.by_k):
                 measured = state.model.cell(batch, k) is not None
                 held[measured].append(span.low <= world.tpot_s(batch, k) <= span.high)
@@ -234,7 +234,7 @@ def advised(verify: Verify, seed: int) -> Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class SimulatedText:
     """Logit and luck of each token, [requests, tokens]; a depth lowers the logit."""
 
     logit: Floats
@@ -242,7 +242,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class SimulatedRounds:
     """Rounds as served, in order of the requests: arrays of [rounds] and [rounds, K]."""
 
     request: Ints
@@ -251,17 +251,17 @@ class Rounds:
     sure: Floats
 
 
-def written(random: RandomState) -> Text:
+def written(random: RandomState) -> SimulatedText:
     """Return text with easy and hard stretches."""
     state = random.standard_normal(REQUESTS)
     logit = np.empty((REQUESTS, TOKENS + K + 1))
     for at in range(logit.shape[1]):
         state = 0.7 * state + math.sqrt(1 - 0.49) * random.standard_normal(REQUESTS)
         logit[:, at] = 0.8 + 1.6 * state
-    return Text(logit=logit, luck=random.random_sample(logit.shape))
+    return SimulatedText(logit=logit, luck=random.random_sample(logit.shape))
 
 
-def served(text: Text, threshold: float) -> Rounds:
+def served(text: SimulatedText, threshold: float) -> SimulatedRounds:
     """Serve the text with drafts verified up to a confidence below the threshold."""
     every, depth = np.arange(REQUESTS), np.arange(K)
     at = np.zeros(len(every), dtype=np.int64)
@@ -278,7 +278,7 @@ def served(text: Text, threshold: float) -> Rounds:
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     request, accepted, verified, sure = (column[order] for column in columns)
-    return Rounds(request=request, accepted=accepted, verified=verified, sure=sure)
+    return SimulatedRounds(request=request, accepted=accepted, verified=verified, sure=sure)
 
 
 ASKED = (0.3, 0.5, 0.7)
@@ -288,7 +288,7 @@ AS_SERVED = {1: 400, 4: 400, 16: 400, 64: 400}
 """Steps by batch size."""
 
 
-def recorded_on(rounds: Rounds) -> Recorded:
+def recorded_on(rounds: SimulatedRounds) -> RecordedK:
     """Return what is known of rounds that verified all K tokens."""
     scored = Scored(
         request=rounds.request,
@@ -301,7 +301,7 @@ def recorded_on(rounds: Rounds) -> Recorded:
     value = 1.0 + float(rounds.accepted.mean())
     by_request = np.bincount(rounds.request, 1.0 + rounds.accepted) / np.bincount(rounds.request)
     error = float(by_request.std() / math.sqrt(len(by_request)) / value)
-    return Recorded(
+    return RecordedK(
         k=K,
         length=RoundLength(value=value, error=error),
         trimmed=calibrations(scored).trimmed,
@@ -309,7 +309,7 @@ def recorded_on(rounds: Rounds) -> Recorded:
     )
 
 
-def true_gain(world: World, whole: Rounds, trimmed: Rounds) -> float:
+def true_gain(world: AdviceWorld, whole: SimulatedRounds, trimmed: SimulatedRounds) -> float:
     """Return the speed of a policy over that of whole drafts, minus 1."""
     times = []
     for rounds in (whole, trimmed):
@@ -349,7 +349,7 @@ def what_if(server: tuple[Verify, bool], seed: int) -> Figures:
     """
     verify, steady = server
     random = RandomState(seed)
-    world = World(
+    world = AdviceWorld(
         verify=verify,
         rates=np.full(12, 0.7),
         depth_ms=random.uniform(0.2, 1.2),

@@ -274,7 +274,7 @@ def _errors(cause: str, made: Sequence[Figures]) -> Figures:
     return row
 
 
-def _parts(cause: str) -> dict[str, Bound]:
+def _bounds_of_parts(cause: str) -> dict[str, Bound]:
     found = {f"{p}_found": FOUND if PART_OF.get(cause) == p else NEVER for p in PARTS}
     return found | {f"{part}_off": within(0.02) for part in PARTS}
 
@@ -284,7 +284,7 @@ def _parts(cause: str) -> dict[str, Bound]:
     "Drafters with a known cause, {trials} runs each: share whose part of the loss is found",
     worlds={cause: cause for cause in CAUSES},
     summary=_errors,
-    wanted=_parts,
+    wanted=_bounds_of_parts,
     most_trials=SEEDS,
 )
 def ablated(cause: str, seed: int) -> Figures:

@@ -63,7 +63,7 @@ LOGITS = (1.4, 0.94, 0.66, 0.41, 0.2, 0.0, -0.16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ChangeWorld:
     """Truth of one world; effects are on the logit of acceptance."""
 
     requests: int = 200
@@ -122,43 +122,45 @@ class World:
 
 
 WORLDS = {
-    "independent requests": World(alike=0.0, own=0.6),
-    "sessions of 5, key": World(sessions_of=5, keyed=True),
-    "sessions of 20, key": World(requests=800, sessions_of=20, keyed=True),
-    "40 sessions interleaved, key": World(
+    "independent requests": ChangeWorld(alike=0.0, own=0.6),
+    "sessions of 5, key": ChangeWorld(sessions_of=5, keyed=True),
+    "sessions of 20, key": ChangeWorld(requests=800, sessions_of=20, keyed=True),
+    "40 sessions interleaved, key": ChangeWorld(
         requests=400, sessions_of=10, interleaved=True, keyed=True
     ),
-    "day and night, labelled": World(nights=-1.5, labelled=True),
-    "other traffic, canary": World(requests=400, traffic=-1.0, canary=20),
-    "sessions of 5, no key": World(sessions_of=5),
-    "sessions of 20, no key": World(requests=400, sessions_of=20),
-    "day and night, no label": World(nights=-1.5),
-    "a step, independent requests": World(alike=0.0, own=0.6, step=STEP),
-    "a step, sessions of 5, key": World(requests=400, sessions_of=5, keyed=True, step=STEP),
-    "a step of -1.2, sessions of 10, key": World(
+    "day and night, labelled": ChangeWorld(nights=-1.5, labelled=True),
+    "other traffic, canary": ChangeWorld(requests=400, traffic=-1.0, canary=20),
+    "sessions of 5, no key": ChangeWorld(sessions_of=5),
+    "sessions of 20, no key": ChangeWorld(requests=400, sessions_of=20),
+    "day and night, no label": ChangeWorld(nights=-1.5),
+    "a step, independent requests": ChangeWorld(alike=0.0, own=0.6, step=STEP),
+    "a step, sessions of 5, key": ChangeWorld(requests=400, sessions_of=5, keyed=True, step=STEP),
+    "a step of -1.2, sessions of 10, key": ChangeWorld(
         requests=400, sessions_of=10, keyed=True, step=-1.2
     ),
-    "a step, 40 sessions interleaved, key": World(
+    "a step, 40 sessions interleaved, key": ChangeWorld(
         requests=400, sessions_of=10, interleaved=True, keyed=True, step=STEP
     ),
-    "a step, canary": World(requests=400, canary=20, step=STEP),
-    "60 sessions of 4, new tenants": World(requests=240, sessions_of=4, keyed=True, tenants=-1.0),
-    "new tenants, 20 sessions go on as before": World(
+    "a step, canary": ChangeWorld(requests=400, canary=20, step=STEP),
+    "60 sessions of 4, new tenants": ChangeWorld(
+        requests=240, sessions_of=4, keyed=True, tenants=-1.0
+    ),
+    "new tenants, 20 sessions go on as before": ChangeWorld(
         requests=480, sessions_of=4, keyed=True, tenants=-1.0, going=20
     ),
-    "a step, 20 sessions go on": World(
+    "a step, 20 sessions go on": ChangeWorld(
         requests=480, sessions_of=4, keyed=True, step=-1.2, going=20
     ),
-    "two labels, no change": World(alike=0.0, own=0.6, opposite=-TINY),
-    "labels move apart": World(alike=0.0, own=0.6, opposite=-0.6),
-    "labels drift apart": World(alike=0.0, own=0.6, opposite=-0.9, slopes=True),
-    "a label of 20 % loses": World(
+    "two labels, no change": ChangeWorld(alike=0.0, own=0.6, opposite=-TINY),
+    "labels move apart": ChangeWorld(alike=0.0, own=0.6, opposite=-0.6),
+    "labels drift apart": ChangeWorld(alike=0.0, own=0.6, opposite=-0.9, slopes=True),
+    "a label of 20 % loses": ChangeWorld(
         requests=400, alike=0.0, own=0.6, opposite=-1.2, other_share=0.2
     ),
 }
 
 
-def drawn(world: World, seed: int) -> Series:
+def drawn(world: ChangeWorld, seed: int) -> Series:
     """Draw one run."""
     random = RandomState(seed)
     n = world.requests
@@ -212,7 +214,7 @@ def moves(made: Changes | None) -> bool:
     return there and explanation_of(made) is not None
 
 
-def _reported(world: World) -> dict[str, Bound]:
+def _reported(world: ChangeWorld) -> dict[str, Bound]:
     if world.drops:
         return {"called": FOUND, "high": FOUND} if world.crossing else {"called": FOUND}
     wanted = {"high": NEVER}
@@ -231,7 +233,7 @@ def _reported(world: World) -> dict[str, Bound]:
     worlds=WORLDS,
     wanted=_reported,
 )
-def over_time(world: World, seed: int) -> Figures:
+def over_time(world: ChangeWorld, seed: int) -> Figures:
     """Return what is reported of one run: a drop, one of high severity, acceptance that moves with
     traffic, and a fall of a fifth with the traffic that asks for a look."""
     made = changes(drawn(world, seed))

@@ -31,7 +31,7 @@ from driftscope.analysis.comparability import NO_DIFFERENCE
 from driftscope.analysis.compare import verdict
 from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Side
-from driftscope.analysis.gate import Facts, Outcome, judge, rule_of
+from driftscope.analysis.gate import RuleResult, RunFacts, judge, rule_of
 from driftscope.cli.gate_run import judge_analysis
 from driftscope.findings.finding import Answer, Topic
 from driftscope.findings.first_screen import State
@@ -50,14 +50,14 @@ TWICE = {
 
 def _breaks(rules: Sequence[str], baseline: Side, run: Side, *, paired: bool = False) -> bool:
     """Return whether a run breaks a rule."""
-    facts = Facts(
+    facts = RunFacts(
         run=_figures(run),
         baseline=_figures(baseline),
         has_finding=lambda _: None,
         relation=relation_of([compared(baseline, run, paired=paired)], NO_DIFFERENCE),
     )
     judged = judge([rule_of(text) for text in rules], [("run", facts)])
-    return any(row.outcome is Outcome.BROKEN for row in judged)
+    return any(row.outcome is RuleResult.BROKEN for row in judged)
 
 
 def _figures(run: Side) -> dict[str, Any]:
@@ -143,7 +143,7 @@ WORSE = tuple(0.85 * rate for rate in RUN.conditional)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ComparisonWorld:
     """A pair of runs that something else than the drafter tells apart, and its twin."""
 
     first: Truth
@@ -206,8 +206,8 @@ SESSIONS = replace(
 )
 MANY = replace(RUN, requests=200)
 NO_WORSE = (Answer.YES, Answer.CANNOT_TELL)
-WORLDS: dict[str, World] = {
-    "A1 hardest prompts missing": World(
+WORLDS: dict[str, ComparisonWorld] = {
+    "A1 hardest prompts missing": ComparisonWorld(
         first=MANY,
         second=_other(MANY, conditional=WORSE),
         twin=_other(MANY),
@@ -215,44 +215,48 @@ WORLDS: dict[str, World] = {
         allowed=(Answer.NO, Answer.CANNOT_TELL),
         right=Answer.YES,
     ),
-    "A4a longer answers": World(
+    "A4a longer answers": ComparisonWorld(
         first=ALONG,
         second=_other(ALONG, rounds=60),
         twin=_other(ALONG, conditional=tuple(0.85 * rate for rate in WORSE)),
     ),
-    "A4b more sampled requests": World(
+    "A4b more sampled requests": ComparisonWorld(
         first=replace(RUN, prompts=_sampled(0.2)),
         second=_other(RUN, prompts=_sampled(0.6)),
         twin=_other(RUN, prompts=_sampled(0.2), conditional=WORSE),
     ),
-    "A6 smaller K": World(
+    "A6 smaller K": ComparisonWorld(
         first=replace(RUN, k=8, conditional=(0.8,) * 8),
         second=_other(RUN, k=3, conditional=(0.8,) * 3),
         allowed=NO_WORSE,
         twin=_other(RUN, k=3, conditional=(0.65,) * 3),
     ),
-    "A7 other prompts of one length": World(
+    "A7 other prompts of one length": ComparisonWorld(
         first=ONE_LENGTH, second=HARDER, twin=_other(ONE_LENGTH, conditional=WORSE)
     ),
-    "A7 the same, without digests": World(
+    "A7 the same, without digests": ComparisonWorld(
         first=replace(ONE_LENGTH, digests=False),
         second=replace(HARDER, digests=False),
         twin=_other(RUN, digests=False, conditional=WORSE),
         twin_of=replace(RUN, digests=False),
     ),
-    "another load, the same prompts": World(
+    "another load, the same prompts": ComparisonWorld(
         first=RUN,
         second=_other(RUN, batches=(24,)),
         allowed=NO_WORSE,
         twin=_other(RUN, batches=(24,), conditional=WORSE),
     ),
-    "A16 few sessions, another mix": World(
+    "A16 few sessions, another mix": ComparisonWorld(
         first=SESSIONS,
         second=_other(SESSIONS, prompts=_labelled(0.65), prompts_seed=12),
         twin=_other(SESSIONS, conditional=WORSE),
     ),
 }
-GATES = {Outcome.HELD: Answer.YES, Outcome.BROKEN: Answer.NO, Outcome.UNDECIDED: Answer.CANNOT_TELL}
+GATES = {
+    RuleResult.HELD: Answer.YES,
+    RuleResult.BROKEN: Answer.NO,
+    RuleResult.UNDECIDED: Answer.CANNOT_TELL,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +331,7 @@ LATER = replace(SAVES, rounds=8, along=-0.45, prompts=(Prompts(tokens=(40, 60)),
 """A drafter that saves time at the begin of answers only, which are cut there."""
 
 
-def _beside(first: Truth, baseline: Truth) -> Callable[[int], Figures]:
+def _baseline_trial(first: Truth, baseline: Truth) -> Callable[[int], Figures]:
     """Return a trial of what is said of speculation beside a baseline that tells nothing, and of
     speculation that pays, beside a server without it that did the same."""
 
@@ -362,8 +366,10 @@ def _pays(run: Truth, baseline: Truth, trial: int) -> tuple[Answer, bool]:
     "Two runs that differ in more than their drafter, and their twins, {trials} pairs each",
     worlds={
         **WORLDS,
-        "A3 baseline of another load": _beside(COSTS, replace(COSTS, batches=CROWDED)),
-        "answers end earlier than the baseline's": _beside(LATER, replace(LATER, rounds=60)),
+        "A3 baseline of another load": _baseline_trial(COSTS, replace(COSTS, batches=CROWDED)),
+        "answers end earlier than the baseline's": _baseline_trial(
+            LATER, replace(LATER, rounds=60)
+        ),
     },
     wanted=lambda _: {"wrong": NEVER, "found": MOSTLY, "agree": Bound(least=1.0)},
     most_trials=200,

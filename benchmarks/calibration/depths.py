@@ -75,7 +75,7 @@ def _confident(random: RandomState, shift: Floats, k: int) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class DepthWorld:
     """Truth of a drafter whose rounds differ in difficulty, and in length."""
 
     rates: tuple[float, ...]
@@ -107,9 +107,9 @@ class World:
         return np.asarray(chance(np.log(rates / (1 - rates)) + shift[:, None]))
 
 
-def _mixed(lengths: Lengths, logits: Floats = FALLING) -> World:
+def _mixed(lengths: Lengths, logits: Floats = FALLING) -> DepthWorld:
     rates = tuple(chance(logits).tolist())
-    return World(rates=rates, lengths=lengths, between=BETWEEN, within=WITHIN, requests=120)
+    return DepthWorld(rates=rates, lengths=lengths, between=BETWEEN, within=WITHIN, requests=120)
 
 
 WORLDS = {
@@ -121,7 +121,7 @@ WORLDS = {
 }
 
 
-def rounds_of_world(world: World, seed: int) -> Rounds:
+def rounds_of_world(world: DepthWorld, seed: int) -> Rounds:
     """Draw one run."""
     random, k = RandomState(seed), len(world.rates)
     request = np.repeat(np.arange(world.requests), world.rounds)
@@ -135,7 +135,7 @@ def rounds_of_world(world: World, seed: int) -> Rounds:
 
 
 @cache
-def true_conditional(world: World) -> Floats:
+def true_conditional(world: DepthWorld) -> Floats:
     """Return the conditional rates of chains that are all drafted to K, to about 0.1 points."""
     spread = np.hypot(world.between, world.within)
     shift = spread * RandomState(1).standard_normal(400_000)
@@ -151,7 +151,7 @@ def true_conditional(world: World) -> Floats:
     wanted=lambda world: {} if world.informative else {"off": Bound(most=0.02), "covered": COVERED},
     formats={"off": ".3f", "off_counted": ".3f"},
 )
-def risk_sets(world: World, seed: int) -> Figures:
+def risk_sets(world: DepthWorld, seed: int) -> Figures:
     """Return by depth the distance of the estimate of one run to the truth; the same of the counts
     over all rounds accepted up to the depth before, as vLLM gives them; and whether the interval
     contains the truth."""
@@ -164,7 +164,7 @@ def risk_sets(world: World, seed: int) -> Figures:
     }
 
 
-def _along(world: World) -> dict[str, Bound]:
+def _along(world: DepthWorld) -> dict[str, Bound]:
     if world is NEARLY_ALL:
         return {"falls": NEVER, "even": FOUND}
     if world.falls < FALLS_ABOVE.value:
@@ -177,23 +177,23 @@ def _line(first: float, last: float, k: int = 8) -> tuple[float, ...]:
     return tuple(np.linspace(first, last, k).tolist())
 
 
-NEARLY_ALL = World(rates=(0.97,) * 4, requests=120)
+NEARLY_ALL = DepthWorld(rates=(0.97,) * 4, requests=120)
 CHAINS = {
-    "falls from 80 to 61 %, equal rounds": World(rates=_line(0.80, 0.61)),
-    "falls from 80 to 61 %, requests differ": World(rates=_line(0.80, 0.61), between=0.5),
-    "even, requests of 10 rounds": World(rates=(0.8,) * 8, between=0.5, rounds=10),
-    "falls from 80 to 61 % at K = 4, rounds differ": World(
+    "falls from 80 to 61 %, equal rounds": DepthWorld(rates=_line(0.80, 0.61)),
+    "falls from 80 to 61 %, requests differ": DepthWorld(rates=_line(0.80, 0.61), between=0.5),
+    "even, requests of 10 rounds": DepthWorld(rates=(0.8,) * 8, between=0.5, rounds=10),
+    "falls from 80 to 61 % at K = 4, rounds differ": DepthWorld(
         rates=_line(0.80, 0.61, 4), between=0.3, within=1.0
     ),
-    "falls from 93 to 62 %, 30 % hard rounds": World(
+    "falls from 93 to 62 %, 30 % hard rounds": DepthWorld(
         rates=_line(0.93, 0.62), between=0.3, hard=0.3
     ),
-    "even, equal rounds": World(rates=(0.8,) * 8),
-    "even, rounds differ": World(rates=(0.8,) * 8, between=0.5, within=0.8),
-    "even, requests differ": World(rates=(0.8,) * 5, between=0.8),
-    "even, 30 % hard rounds": World(rates=(0.85,) * 8, hard=0.3),
+    "even, equal rounds": DepthWorld(rates=(0.8,) * 8),
+    "even, rounds differ": DepthWorld(rates=(0.8,) * 8, between=0.5, within=0.8),
+    "even, requests differ": DepthWorld(rates=(0.8,) * 5, between=0.8),
+    "even, 30 % hard rounds": DepthWorld(rates=(0.85,) * 8, hard=0.3),
     "even at 97 %": NEARLY_ALL,
-    "falls by 6 points, as the best published": World(
+    "falls by 6 points, as the best published": DepthWorld(
         rates=(0.86, 0.84, 0.82, 0.81, 0.80), between=0.3
     ),
 }
@@ -205,7 +205,7 @@ CHAINS = {
     worlds=CHAINS,
     wanted=_along,
 )
-def along_chain(world: World, seed: int) -> Figures:
+def along_chain(world: DepthWorld, seed: int) -> Figures:
     """Return what is said of acceptance along the chain of one run, of which only acceptance by
     depth is known, by the rules' own functions."""
     rounds = rounds_of_world(world, seed)
@@ -347,7 +347,7 @@ def _pooled(rounds: Rounds) -> Rounds:
     return replace(rounds, uncut=None)
 
 
-def _parts(a: Rounds, b: Rounds, *, less: bool = False) -> bool:
+def _runs_differ(a: Rounds, b: Rounds, *, less: bool = False) -> bool:
     """Return whether two runs of the same prompts differ, or the second accepts less."""
     if not min(a.comparable_k, b.comparable_k):
         return False
@@ -379,7 +379,7 @@ def cut_drafts(world: tuple[float, float, bool], seed: int) -> Figures:
         for n, (share, lost) in enumerate([(first, 0.0), (second, 0.0), (second, WORSE)])
     )
     return {
-        "false": _parts(a, b),
-        "found": _parts(a, worse, less=True),
-        "false_if_pooled": _parts(_pooled(a), _pooled(b)),
+        "false": _runs_differ(a, b),
+        "found": _runs_differ(a, worse, less=True),
+        "false_if_pooled": _runs_differ(_pooled(a), _pooled(b)),
     }

@@ -112,7 +112,7 @@ def logs(log: Log, seed: int) -> Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class SumsFile:
     """Truth of one file of sums."""
 
     chance: float = 0.7
@@ -123,29 +123,31 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class SumsFiles:
     """Two files of one world, of which the first may be dead."""
 
-    first: File
-    other: File = File()
+    first: SumsFile
+    other: SumsFile = SumsFile()
     dead: bool = False
     differ: bool = False
 
 
 FILES = {
-    "one drafter": Files(first=File()),
-    "one drafter, rounds of a request alike": Files(first=File(whole=True), other=File(whole=True)),
-    "accepts a fifth less": Files(first=File(chance=0.6), differ=True),
-    "dead": Files(first=File(chance=0.001), dead=True, differ=True),
-    "as bad as the bound": Files(first=File(chance=0.05), differ=True),
-    "as bad as the bound, rounds of a request alike": Files(
-        first=File(chance=0.05, whole=True), differ=True
+    "one drafter": SumsFiles(first=SumsFile()),
+    "one drafter, rounds of a request alike": SumsFiles(
+        first=SumsFile(whole=True), other=SumsFile(whole=True)
     ),
-    "dead, 10 requests": Files(first=File(chance=0.001, requests=10), differ=True),
+    "accepts a fifth less": SumsFiles(first=SumsFile(chance=0.6), differ=True),
+    "dead": SumsFiles(first=SumsFile(chance=0.001), dead=True, differ=True),
+    "as bad as the bound": SumsFiles(first=SumsFile(chance=0.05), differ=True),
+    "as bad as the bound, rounds of a request alike": SumsFiles(
+        first=SumsFile(chance=0.05, whole=True), differ=True
+    ),
+    "dead, 10 requests": SumsFiles(first=SumsFile(chance=0.001, requests=10), differ=True),
 }
 
 
-def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummary:
+def sums_of(file: SumsFile, label: str, source: np.random.Generator) -> ReplaySummary:
     """Return a file that holds sums only."""
     shape = (file.requests, 1 if file.whole else ROUNDS, 1 if file.whole else K)
     hit = source.random(shape) < file.chance
@@ -175,7 +177,7 @@ def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummar
         "differ": MOSTLY if files.differ else NEVER,
     },
 )
-def sums(files: Files, seed: int) -> Figures:
+def sums(files: SumsFiles, seed: int) -> Figures:
     """Return whether the first of two files is said to accept nothing, and both to differ."""
     source = np.random.default_rng([seed, 172])
     first, other = sums_of(files.first, "a", source), sums_of(files.other, "b", source)

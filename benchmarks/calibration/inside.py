@@ -35,9 +35,9 @@ from driftscope.analysis.figures.attention_drift import (
     SINK_FLOOR,
     SINK_LOST_BELOW,
     SINK_TIMES_EVEN,
-    Answer,
     AttentionDrift,
     DistanceSums,
+    DriftAnswer,
     SinkSums,
     drift_by_distance,
     with_sink,
@@ -68,7 +68,7 @@ KERNELS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class AttentionWorld:
     """A drafter and what was recorded of it. A chain's attention by distance is a mixture of recent
     places, by one of three kernels, and places far away."""
 
@@ -98,38 +98,42 @@ class Attention:
 
 
 NULLS = {
-    f"no drift, {kernel} kernel, {recent:.0%} on recent places": Attention(
+    f"no drift, {kernel} kernel, {recent:.0%} on recent places": AttentionWorld(
         recent=recent, kernel=kernel
     )
     for kernel in KERNELS
     for recent in (0.15, 0.3, 0.5)
 }
-PRE_NORM = Attention(recent=0.14, shift=0.17, sink=(0.46, 0.08))
-POST_NORM = Attention(recent=0.5, shift=0.03, sink=(0.11, 0.10))
+PRE_NORM = AttentionWorld(recent=0.14, shift=0.17, sink=(0.46, 0.08))
+POST_NORM = AttentionWorld(recent=0.5, shift=0.03, sink=(0.11, 0.10))
 ATTENTIONS = {
     **NULLS,
-    "no drift, 8 sessions": Attention(sessions=8),
-    "no drift, 10 requests of 5 chains": Attention(requests=10, chains=5),
-    "shift at the margin": Attention(shift=MARGIN),
+    "no drift, 8 sessions": AttentionWorld(sessions=8),
+    "no drift, 10 requests of 5 chains": AttentionWorld(requests=10, chains=5),
+    "shift at the margin": AttentionWorld(shift=MARGIN),
     "arXiv 2605.09992, without norm": PRE_NORM,
     "arXiv 2605.09992, without norm, 10 requests of 5 chains": replace(
         PRE_NORM, requests=10, chains=5
     ),
     "arXiv 2605.09992, with norm": POST_NORM,
-    "half of the requests +14, half -14 points": Attention(opposite=0.14),
+    "half of the requests +14, half -14 points": AttentionWorld(opposite=0.14),
 }
 LONG = 2000
 SINKS = {
-    "a sink of 12 %, contexts of 64 to 300": Attention(sink=(0.12, 0.11), contexts=(64, 300)),
-    "a sink of 9 %, contexts of 24 to 130": Attention(sink=(0.09, 0.08), contexts=(24, 130)),
-    "a sink of 12 %, contexts of 300 to 2000": Attention(sink=(0.12, 0.11), contexts=(300, LONG)),
-    "even attention, contexts of 64 to 200": Attention(sink=(0.03, 0.03), contexts=(64, 200)),
-    "a sink of 1 %, contexts of 300 to 2000": Attention(sink=(0.01, 0.01), contexts=(300, LONG)),
+    "a sink of 12 %, contexts of 64 to 300": AttentionWorld(sink=(0.12, 0.11), contexts=(64, 300)),
+    "a sink of 9 %, contexts of 24 to 130": AttentionWorld(sink=(0.09, 0.08), contexts=(24, 130)),
+    "a sink of 12 %, contexts of 300 to 2000": AttentionWorld(
+        sink=(0.12, 0.11), contexts=(300, LONG)
+    ),
+    "even attention, contexts of 64 to 200": AttentionWorld(sink=(0.03, 0.03), contexts=(64, 200)),
+    "a sink of 1 %, contexts of 300 to 2000": AttentionWorld(
+        sink=(0.01, 0.01), contexts=(300, LONG)
+    ),
 }
 """Worlds of a drafter with a sink at depth 1, and of one without."""
 
 
-def drift_of(world: Attention, seed: int) -> AttentionDrift:
+def drift_of(world: AttentionWorld, seed: int) -> AttentionDrift:
     """Return the drift of one simulated recording; the cluster is the session or the request. In
     worlds without drift every depth has the distribution of depth 1, so that the chain's own tokens
     get the more attention, the more places they take."""
@@ -193,7 +197,7 @@ def _drift(
     return with_sink(drift_by_distance(sums, edges_of(DEPTHS)), sinks)
 
 
-def _answers(world: Attention) -> dict[str, Bound]:
+def _answers(world: AttentionWorld) -> dict[str, Bound]:
     if world.drifts:
         return {"drift": FOUND, "no_drift": NEVER}
     # The mean shows nothing of shifts in both directions, and does not exclude them.
@@ -206,17 +210,17 @@ def _answers(world: Attention) -> dict[str, Bound]:
     worlds=ATTENTIONS,
     wanted=_answers,
 )
-def drifts(world: Attention, seed: int) -> Figures:
+def drifts(world: AttentionWorld, seed: int) -> Figures:
     """Return the answer about one recording."""
     said = drift_of(world, seed).answer
     return {
-        "drift": said is Answer.DRIFT,
-        "no_drift": said is Answer.NO_DRIFT,
-        "cannot_tell": said is Answer.CANNOT_TELL,
+        "drift": said is DriftAnswer.DRIFT,
+        "no_drift": said is DriftAnswer.NO_DRIFT,
+        "cannot_tell": said is DriftAnswer.CANNOT_TELL,
     }
 
 
-def _sink_answers(world: Attention) -> dict[str, Bound]:
+def _sink_answers(world: AttentionWorld) -> dict[str, Bound]:
     right, wrong = ("has", "has_not") if world.sink[0] > SINK_FLOOR else ("has_not", "has")
     # Short contexts may leave it open.
     return {wrong: NEVER, right: FOUND} if max(world.contexts) == LONG else {wrong: NEVER}
@@ -228,7 +232,7 @@ def _sink_answers(world: Attention) -> dict[str, Bound]:
     worlds=SINKS,
     wanted=_sink_answers,
 )
-def sinks(world: Attention, seed: int) -> Figures:
+def sinks(world: AttentionWorld, seed: int) -> Figures:
     """Return whether the drafter of one recording is said to have a sink."""
     said = drift_of(world, seed).has_sink
     return {"has": said is True, "has_not": said is False, "cannot_tell": said is None}
@@ -240,7 +244,7 @@ and raises the measure as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relation:
+class RelationWorld:
     """How acceptance goes with a measure within requests; effects are on the logit of
     acceptance."""
 
@@ -257,19 +261,19 @@ class Relation:
 
 
 RELATIONS = {
-    "prompts differ (Simpson)": Relation(),
-    "both move along the answer": Relation(trend=0.5),
-    "15 sessions of 4": Relation(sessions=15),
-    "12 requests": Relation(requests=12),
-    "an effect": Relation(effect=-0.35),
-    "a small effect": Relation(requests=120, effect=0.15),
-    "an effect, answers of 6 to 15 rounds": Relation(
+    "prompts differ (Simpson)": RelationWorld(),
+    "both move along the answer": RelationWorld(trend=0.5),
+    "15 sessions of 4": RelationWorld(sessions=15),
+    "12 requests": RelationWorld(requests=12),
+    "an effect": RelationWorld(effect=-0.35),
+    "a small effect": RelationWorld(requests=120, effect=0.15),
+    "an effect, answers of 6 to 15 rounds": RelationWorld(
         requests=120, rounds=15, shortest=6, effect=0.35
     ),
 }
 
 
-def related_rows(world: Relation, seed: int) -> tuple[Rows, np.ndarray]:
+def related_rows(world: RelationWorld, seed: int) -> tuple[Rows, np.ndarray]:
     """Return the rows of one run, a row for each depth that a round reached, and the true
     probability of each row's outcome."""
     random, k = RandomState(seed), 6
@@ -300,13 +304,13 @@ def related_rows(world: Relation, seed: int) -> tuple[Rows, np.ndarray]:
     return rows, chances[request, at, depth]
 
 
-def _sizes(world: Relation, made: Sequence[Figures]) -> Figures:
+def _sizes(world: RelationWorld, made: Sequence[Figures]) -> Figures:
     row = means(world, made)
     over = row["estimate"] / row["true_size"] if world.effect else None
     return {**row, "over_true_size": over}
 
 
-def _relation(world: Relation) -> dict[str, Bound]:
+def _relation(world: RelationWorld) -> dict[str, Bound]:
     if not world.effect:
         return {"called": NEVER, "covered": COVERED}
     size = Bound(least=0.95, most=1.05, spread=1 / 3.1)
@@ -322,18 +326,18 @@ def _relation(world: Relation) -> dict[str, Bound]:
     times=5,
     formats={"estimate": ".4f", "true_size": ".4f", "over_true_size": ".3f"},
 )
-def related(world: Relation, seed: int) -> Figures:
+def related(world: RelationWorld, seed: int) -> Figures:
     """Return what is said of one run, and its estimate beside the true size."""
     rows, chances = related_rows(world, seed)
     made = association(rows)
     # The truth is what the same fit gives for the probabilities behind the outcomes.
     fit = association(replace(rows, y=chances)) if world.effect else None
     true = fit.per_sd if fit else 0.0
-    answer = made.answer() if made else relation.Answer.CANNOT_TELL
+    answer = made.answer() if made else relation.AssociationAnswer.CANNOT_TELL
     return {
-        "called": answer in (relation.Answer.LESS, relation.Answer.MORE),
-        "excluded": answer is relation.Answer.NO,
-        "undecided": answer is relation.Answer.CANNOT_TELL,
+        "called": answer in (relation.AssociationAnswer.LESS, relation.AssociationAnswer.MORE),
+        "excluded": answer is relation.AssociationAnswer.NO,
+        "undecided": answer is relation.AssociationAnswer.CANNOT_TELL,
         "covered": holds(made.interval, true) if made else None,
         "estimate": made.per_sd if made else None,
         "true_size": true,
@@ -344,7 +348,7 @@ K = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confidence:
+class ConfidenceWorld:
     """A drafter whose confidence is the chance of acceptance, but for what is planted."""
 
     requests: int = 60
@@ -363,17 +367,17 @@ class Confidence:
 
 
 CONFIDENCES = {
-    "calibrated": Confidence(),
-    "calibrated, 10 sessions": Confidence(sessions=10),
-    "calibrated, traffic gets harder": Confidence(harder=0.8),
-    "kinds are off, their mix changes": Confidence(kinds=(1.0, 2.0), mix=(0.2, 0.8)),
-    "too sure with depth": Confidence(temperatures=(1.0, 1.3, 1.8, 2.4)),
-    "not sure enough": Confidence(temperatures=(0.6,) * K),
-    "too sure from the middle on": Confidence(requests=100, later=2.2),
+    "calibrated": ConfidenceWorld(),
+    "calibrated, 10 sessions": ConfidenceWorld(sessions=10),
+    "calibrated, traffic gets harder": ConfidenceWorld(harder=0.8),
+    "kinds are off, their mix changes": ConfidenceWorld(kinds=(1.0, 2.0), mix=(0.2, 0.8)),
+    "too sure with depth": ConfidenceWorld(temperatures=(1.0, 1.3, 1.8, 2.4)),
+    "not sure enough": ConfidenceWorld(temperatures=(0.6,) * K),
+    "too sure from the middle on": ConfidenceWorld(requests=100, later=2.2),
 }
 
 
-def scored_rounds(world: Confidence, seed: int) -> tuple[Scored, np.ndarray]:
+def scored_rounds(world: ConfidenceWorld, seed: int) -> tuple[Scored, np.ndarray]:
     """Return rounds with their confidences, and the true chance of each token."""
     random = np.random.default_rng(seed)
     n, m = world.requests, 40
@@ -400,13 +404,13 @@ def scored_rounds(world: Confidence, seed: int) -> tuple[Scored, np.ndarray]:
 
 
 @cache
-def _true_auroc(world: Confidence) -> float:
+def _true_auroc(world: ConfidenceWorld) -> float:
     """Return the AUROC at depth 2 over very many requests."""
     made = [calibrations(scored_rounds(world, 10_000 + n)[0]).by_depth[1].auroc for n in range(40)]
     return float(np.mean(known(made)))
 
 
-def _called(world: Confidence) -> dict[str, Bound]:
+def _called(world: ConfidenceWorld) -> dict[str, Bound]:
     covered = COVERED_BY_FEW if world.sessions else COVERED
     wanted = {"covered": covered, "auroc_covered": covered}
     if world.later != 1.0:
@@ -424,7 +428,7 @@ def _called(world: Confidence) -> dict[str, Bound]:
     wanted=_called,
     most_trials=400,
 )
-def confidence(world: Confidence, seed: int) -> Figures:
+def confidence(world: ConfidenceWorld, seed: int) -> Figures:
     """Return whether the confidence of one run is called off, and said to have changed; and whether
     the intervals of temperature, bias and AUROC hold the truth."""
     rounds, chances = scored_rounds(world, seed)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines import (
-    Engine,
+    EngineChild,
     Settings,
     measure,
     median_interval,
@@ -144,7 +144,7 @@ OWN: dict[str, dict[str, Any]] = {
 """Device -> options of both engines."""
 
 
-def _start(folder: Path, device: str) -> dict[str, Engine]:
+def _start(folder: Path, device: str) -> dict[str, EngineChild]:
     # The default cache of a CPU does not fit into the memory of a small machine.
     base = {"VLLM_CPU_KVCACHE_SPACE": "1"} if device == "cpu" else {}
     shared = options(folder, device, K, enable_prefix_caching=True, **OWN[device])
@@ -153,7 +153,7 @@ def _start(folder: Path, device: str) -> dict[str, Engine]:
         "probe": {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"},
     }
     engines = {
-        name: Engine(name, shared, {**base, **env}, folder / f"{name}.log")
+        name: EngineChild(name, shared, {**base, **env}, folder / f"{name}.log")
         for name, env in environments.items()
     }
     for engine in engines.values():
@@ -218,7 +218,7 @@ def _write(file: ResultsFile, records: list[dict[str, Any]], facts: dict[str, An
     )
 
 
-def _timelines(engine: Engine, folder: Path) -> list[dict[str, Any]]:
+def _timelines(engine: EngineChild, folder: Path) -> list[dict[str, Any]]:
     """Return what a profile of the engine's worker sums up, with the probe stopped and recording
     every round; the timelines are left in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Attention(StrEnum):
+class AttentionChange(StrEnum):
     """Change of the drafter's attention."""
 
     HIDE_CHAIN = "hide_chain"
@@ -29,7 +29,7 @@ class Size(StrEnum):
     """It passes the final norm, as with EAGLE 3.1's `norm_output`."""
 
 
-class Lookup(StrEnum):
+class PromptLookup(StrEnum):
     """Drafts by lookup of the last tokens in prompt and answer, as vLLM's method `ngram`."""
 
     ALONE = "alone"
@@ -52,8 +52,8 @@ class Intervention:
     right_states: bool = False
     """Whether each depth reads the target's captured states in place of the drafter's own."""
     size: Size | None = None
-    attention: Attention | None = None
-    lookup: Lookup | None = None
+    attention: AttentionChange | None = None
+    lookup: PromptLookup | None = None
     served_dtype: bool = False
     """Whether drafter and captured states are in the dtype in which they are served."""
 
@@ -102,25 +102,25 @@ INTERVENTIONS: Mapping[str, Intervention] = {
             id="hide-chain",
             changes="the chain's own slots hidden",
             shows="whether the drafter needs its own tokens",
-            attention=Attention.HIDE_CHAIN,
+            attention=AttentionChange.HIDE_CHAIN,
         ),
         Intervention(
             id="hide-sink",
             changes="the sink hidden",
             shows="whether it needs the sink",
-            attention=Attention.HIDE_SINK,
+            attention=AttentionChange.HIDE_SINK,
         ),
         Intervention(
             id="restore-sink",
             changes="the sink's share kept",
             shows="whether the sink's loss over depth costs acceptance",
-            attention=Attention.RESTORE_SINK,
+            attention=AttentionChange.RESTORE_SINK,
         ),
         Intervention(
             id="last-slots",
             changes="only the nearest slots seen",
             shows="whether it needs the far context",
-            attention=Attention.LAST_SLOTS,
+            attention=AttentionChange.LAST_SLOTS,
         ),
         Intervention(
             id=SERVED_DTYPE,
@@ -132,13 +132,13 @@ INTERVENTIONS: Mapping[str, Intervention] = {
             id="ngram-lookup",
             changes="n-gram lookup in the drafter's place",
             shows="what speculation without a drafter would accept",
-            lookup=Lookup.ALONE,
+            lookup=PromptLookup.ALONE,
         ),
         Intervention(
             id="better-of-both",
             changes="the better of drafter and lookup at each position",
             shows="what lookup could add to the drafter, at most",
-            lookup=Lookup.BETTER_OF_BOTH,
+            lookup=PromptLookup.BETTER_OF_BOTH,
         ),
     )
 }

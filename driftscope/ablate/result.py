@@ -21,7 +21,7 @@ from driftscope.analysis.figures.near_misses import NearMisses, share_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 from driftscope.boundary.json_document import ABLATION, text, written_property
-from driftscope.inspect.trial.result import Acceptance, acceptance_of, gain
+from driftscope.inspect.trial.result import TrialAcceptance, acceptance_of, gain
 from driftscope.vocabulary import Region
 
 RegionTokens = Mapping[str, tuple[int, int]]
@@ -127,11 +127,11 @@ def decompose(matches: Mapping[str, Sequence[Matches]]) -> Decomposition | None:
             ("states", RIGHT_STATES, RIGHT_TOKENS),
         )
     }
-    parts = {name: _part(shares, name, orders.get(name)) for name in _FACTORS}
+    parts = {name: _combination(shares, name, orders.get(name)) for name in _FACTORS}
     return Decomposition(first=value["first"], last=value[AS_SERVED], **parts)
 
 
-def _part(shares: Ratio, name: str, orders: tuple[float, float] | None = None) -> Part:
+def _combination(shares: Ratio, name: str, orders: tuple[float, float] | None = None) -> Part:
     """Return a linear combination of the columns with its interval."""
     weights = np.array([_FACTORS[name].get(column, 0.0) for column in _COLUMNS])
     one = Ratio(
@@ -163,7 +163,7 @@ class Effect:
     intervention: Intervention
     prompts: int
     """Number of prompts that are compared."""
-    acceptance: Acceptance
+    acceptance: TrialAcceptance
     """Acceptance over all positions; each counts as a round."""
     agreement: tuple[float, ...]
     """Share of the positions whose token at depth d is the target's, whatever came before."""

@@ -16,9 +16,9 @@ from torch import Tensor
 from driftscope.ablate.intervention import (
     AS_SERVED,
     INTERVENTIONS,
-    Attention,
+    AttentionChange,
     Intervention,
-    Lookup,
+    PromptLookup,
     Size,
 )
 from driftscope.ablate.result import (
@@ -33,7 +33,7 @@ from driftscope.analysis.figures.near_misses import NearMisses, near_misses_of
 from driftscope.errors import CheckpointError, NoDataError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
-from driftscope.inspect.reference.drafter import ChainStep, Drafter, Edit, rms
+from driftscope.inspect.reference.drafter import ChainStep, Edit, ReferenceDrafter, rms
 from driftscope.inspect.reference.layers import Embeds
 from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served
 from driftscope.inspect.trial.target import Passage
@@ -49,7 +49,9 @@ _LEAST = 1e-30
 class AttentionEdit:
     """Edits the attention of one chain, depth after depth."""
 
-    def __init__(self, kind: Attention, anchors: Tensor, context_slots: int, n_sink: int) -> None:
+    def __init__(
+        self, kind: AttentionChange, anchors: Tensor, context_slots: int, n_sink: int
+    ) -> None:
         """`anchors` [A] are the chains' slots, and `n_sink` is the number of slots in the sink
         set."""
         self._kind = kind
@@ -63,7 +65,7 @@ class AttentionEdit:
         """Return the edit of one depth."""
 
         def edit(layer: int, weights: Tensor) -> Tensor:
-            if self._kind is Attention.RESTORE_SINK:
+            if self._kind is AttentionChange.RESTORE_SINK:
                 return self._with_first_share(layer, weights)
             kept = weights * self._seen(depth, weights.shape[-1])
             return kept / kept.sum(-1, keepdim=True).clamp_min(_LEAST)
@@ -73,9 +75,9 @@ class AttentionEdit:
     def _seen(self, depth: int, slots: int) -> Tensor:
         """Return which slots are seen, [A or 1, slots]; slots of the context come first."""
         at = torch.arange(slots, device=self._anchors.device)
-        if self._kind is Attention.HIDE_CHAIN:
+        if self._kind is AttentionChange.HIDE_CHAIN:
             return (at < self._context)[None]
-        if self._kind is Attention.HIDE_SINK:
+        if self._kind is AttentionChange.HIDE_SINK:
             return (at >= self._n_sink)[None]
         own = self._anchors[:, None] + 1 + at - self._context
         position = torch.where(at < self._context, at, own)
@@ -208,7 +210,7 @@ def better_of(first: Tensor, second: Tensor) -> Tensor:
 class DraftVocabulary:
     """The tokens that a drafter can draft, beside the tokenizer of its target."""
 
-    def __init__(self, drafter: Drafter, tokenizer: Any) -> None:
+    def __init__(self, drafter: ReferenceDrafter, tokenizer: Any) -> None:
         """`tokenizer`: as `TokenTexts` needs it."""
         self._texts = TokenTexts(tokenizer)
         self._known: NDArray[np.int64] | None = None
@@ -267,7 +269,7 @@ def served_dtype(target: TargetFiles, drafter: DrafterFiles) -> torch.dtype | No
 class ServedDrafter:
     """A drafter with its target's embedding, cast to a dtype."""
 
-    def __init__(self, drafter: Drafter, target: Embeds, dtype: torch.dtype) -> None:
+    def __init__(self, drafter: ReferenceDrafter, target: Embeds, dtype: torch.dtype) -> None:
         """Copy the drafter; the original keeps its dtype."""
         self.drafter = copy.deepcopy(drafter).to(dtype)
         self._target, self._dtype = target, dtype
@@ -287,7 +289,7 @@ class PromptMeter:
 
     def __init__(
         self,
-        drafter: Drafter,
+        drafter: ReferenceDrafter,
         target: Embeds,
         *,
         k: int,
@@ -314,10 +316,10 @@ class PromptMeter:
             rejections=torch.zeros((0, 2)),
         )
         if len(anchors):
-            prefix = narrow = Prefix.of(self._drafter, self._target, passage)
+            prefix = narrow = Prefix.run_over(self._drafter, self._target, passage)
             if self._served and any(made.served_dtype for made in interventions):
                 served = self._served
-                narrow = Prefix.of(served.drafter, served, served.cast(passage))
+                narrow = Prefix.run_over(served.drafter, served, served.cast(passage))
         for made in interventions:
             if not len(anchors):
                 drafts[made.id] = nothing
@@ -326,7 +328,7 @@ class PromptMeter:
                 drafts[made.id] = ablated_draft(of_chain, k, made, anchors)
             else:
                 matches = looked_up(passage.ids, anchors, k)
-                if made.lookup is Lookup.BETTER_OF_BOTH:
+                if made.lookup is PromptLookup.BETTER_OF_BOTH:
                     matches = better_of(drafts[AS_SERVED].matches, matches)
                 drafts[made.id] = replace(nothing, matches=matches)
         vocabulary = self._vocabulary.count(passage) if self._vocabulary else {}

@@ -19,9 +19,9 @@ from driftscope.analysis.time_per_token import (
     WORTH,
     Policy,
     Prediction,
-    Recorded,
+    RecordedK,
     RoundLength,
-    Served,
+    ServedK,
     Times,
     estimate,
     gain_of,
@@ -95,7 +95,7 @@ the server changes. This is driftscope's own bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class KByBatchSize:
     """Fastest measured K by range of batch sizes."""
 
     ranges: tuple[Range, ...]
@@ -105,8 +105,8 @@ class Schedule:
 
 
 def schedule_of(
-    model: CostModel, lengths: Sequence[RoundLength], served: Served, single: int | None
-) -> Schedule:
+    model: CostModel, lengths: Sequence[RoundLength], served: ServedK, single: int | None
+) -> KByBatchSize:
     """Return the schedule; it is compared with the K `single`, or with K as served in a run of
     several K or without a single one.
 
@@ -136,7 +136,7 @@ def schedule_of(
         now.append((weight, _exact(other) if same else other))
         then.append((weight, _exact(other) if same else times[best]))
     ends = [first - 1 for first, _ in starts[1:]] + [model.batches[-1]]
-    return Schedule(
+    return KByBatchSize(
         ranges=tuple((first, end, k) for (first, k), end in zip(starts, ends, strict=True)),
         gain=gain_of(summed(now), summed(then)),
     )
@@ -272,7 +272,7 @@ class Advice:
     run: str
     ran_k: int
     """Length of the longest chain."""
-    served: Served
+    served: ServedK
     """K of each step as served."""
     measured_k: tuple[int, ...]
     """K whose step times were measured."""
@@ -462,7 +462,7 @@ def _policies(
         return ()
     return policies(
         _within_one(model),
-        Recorded(
+        RecordedK(
             k=run.k,
             length=lengths[run.k],
             trimmed=run.confidence.calibration.trimmed,
@@ -481,14 +481,14 @@ def _within_one(model: CostModel) -> CostModel:
 
 
 def _times_and_comparison(
-    model: CostModel, lengths: Sequence[RoundLength], served: Served
+    model: CostModel, lengths: Sequence[RoundLength], served: ServedK
 ) -> tuple[Times, Times]:
     """Return the times over all batch sizes, and those with which speeds are compared."""
     return times_over(model, lengths, served), times_over(_within_one(model), lengths, served)
 
 
 def _by_batch(
-    model: CostModel, lengths: Sequence[RoundLength], served: Served
+    model: CostModel, lengths: Sequence[RoundLength], served: ServedK
 ) -> tuple[Prediction, ...]:
     within = _within_one(model)
     return tuple(
@@ -560,7 +560,7 @@ def _at_none(prediction: Prediction, least: float | None) -> Prediction:
     spread = prediction.gain.interval if prediction.best_k == 0 else None
     if least is not None:
         value = value if value > least else least
-        spread = spread and Interval.of(max(spread.low, least), max(spread.high, value))
+        spread = spread and Interval.between(max(spread.low, least), max(spread.high, value))
     return replace(prediction, best_k=0, gain=Estimate(value=value, interval=spread))
 
 
@@ -597,7 +597,7 @@ def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
     )
 
 
-def _served(run: RunSummary) -> Served:
+def _served(run: RunSummary) -> ServedK:
     """Return the K of each step as served; a step that a schedule left without a draft has K =
     0."""
     return served_of(run.k, run.cells, mixed=run.mixed or run.fallback.deliberate > 0)
@@ -674,7 +674,7 @@ def answer(advice: Advice) -> str:
     if advice.worth_it:
         return faster(advice)
     measure = to_measure(advice)
-    return kept(advice) if measure is None else measure
+    return keep_words(advice) if measure is None else measure
 
 
 def faster(advice: Advice) -> str:
@@ -685,7 +685,7 @@ def faster(advice: Advice) -> str:
     return f"K = {choice.k} {how} {gain} than {advice.served.words}{ends(choice.gain)}"
 
 
-def kept(advice: Advice) -> str:
+def keep_words(advice: Advice) -> str:
     """Return that what ran should stay, and why."""
     choice, keep = advice.choice, f"keep {advice.served.words}"
     if choice.k is None or (not advice.served.mixed and choice.k == advice.ran_k):

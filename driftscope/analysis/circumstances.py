@@ -164,7 +164,7 @@ def kept_of(reference: Group, other: Group, *, tests: int) -> tuple[float, Inter
     apart = difference(a, x, b, y) if x and y else None
     if apart is None or not apart.low > 0:
         return None
-    kept = Interval.of(1 - apart.high / a, 1 - apart.low / a)
+    kept = Interval.between(1 - apart.high / a, 1 - apart.low / a)
     return None if kept is None else (b / a, kept)
 
 
@@ -172,7 +172,7 @@ def _around(value: float, of_length: Interval, widen: float) -> Interval | None:
     """Return the interval of accepted tokens per round, widened, from the interval of the
     acceptance length."""
     low, high = of_length.low - 1.0, of_length.high - 1.0
-    return Interval.of(value - widen * (value - low), value + widen * (high - value))
+    return Interval.between(value - widen * (value - low), value + widen * (high - value))
 
 
 def group_of(name: str, rounds: Rounds) -> Group:

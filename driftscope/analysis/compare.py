@@ -328,10 +328,10 @@ def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator
             # The rate is equal in both requests of each pair. The share of pairs in which it is not
             # lies below an exact bound, and so does the difference.
             most = exact_interval(0, len(a.rounds.by_cluster().rounds)).high
-            same = Interval.of(-most, most)
+            same = Interval.between(-most, most)
             yield replace(row, interval=same, p=None, simultaneous=same)
             continue
-        own = edges.own(at) if exact else (row.first_interval, row.second_interval)
+        own = edges.rate_intervals(at) if exact else (row.first_interval, row.second_interval)
         yield replace(
             row,
             first_interval=own[0],
@@ -394,7 +394,7 @@ def differences_of(
             least=least[at],
             first_interval=own[0][at],
             second_interval=own[1][at],
-            interval=Interval.of(gap[at] - half[at], gap[at] + half[at], clusters)
+            interval=Interval.between(gap[at] - half[at], gap[at] + half[at], clusters)
             if (known or same) and not wide
             else None,
             p=float(p[at]) if known else None,
@@ -420,20 +420,20 @@ def own_intervals(ratio: Ratio) -> tuple[Interval | None, ...]:
     """Return the interval of each ratio alone; None without support."""
     half = student(ratio.df) * ratio.error
     ends = zip(ratio.value - half, ratio.value + half, ratio.supported, strict=True)
-    return tuple(Interval.of(low, high) if there else None for low, high, there in ends)
+    return tuple(Interval.between(low, high) if there else None for low, high, there in ends)
 
 
 def accepts_less(compared_runs: Comparison | None) -> bool:
     """Whether the second run accepts less than the first, and the runs differ at some depth."""
-    return _parts(compared_runs, -1.0)
+    return _differs_towards(compared_runs, -1.0)
 
 
 def accepts_more(compared_runs: Comparison | None) -> bool:
     """Whether the second run accepts more than the first, and the runs differ at some depth."""
-    return _parts(compared_runs, 1.0)
+    return _differs_towards(compared_runs, 1.0)
 
 
-def _parts(compared_runs: Comparison | None, sign: float) -> bool:
+def _differs_towards(compared_runs: Comparison | None, sign: float) -> bool:
     if compared_runs is None or compared_runs.parts_from is None:
         return False
     return any(sign * difference.difference > 0 for difference in compared_runs.at(LENGTH))
@@ -456,7 +456,7 @@ def _around(joint_test: Joint, at: int) -> Interval | None:
     if np.isnan(joint_test.p[at]):
         return None
     half = joint_test.critical[at] * joint_test.error[at]
-    return Interval.of(joint_test.gap[at] - half, joint_test.gap[at] + half)
+    return Interval.between(joint_test.gap[at] - half, joint_test.gap[at] + half)
 
 
 class _Edges:
@@ -471,7 +471,7 @@ class _Edges:
         """Whether either run is at an edge at this depth."""
         return any(self._is_edge(run, depth) for run in (0, 1))
 
-    def own(self, depth: int) -> tuple[Interval | None, Interval | None]:
+    def rate_intervals(self, depth: int) -> tuple[Interval | None, Interval | None]:
         """Return the intervals of both runs' rates."""
         return self._interval(0, depth, None, 1 - ALPHA), self._interval(1, depth, None, 1 - ALPHA)
 
@@ -497,7 +497,7 @@ class _Edges:
             return exact_interval(of * int(value), of, level)
         scale = float(student(ratio.df)[depth]) if critical is None else critical
         half = scale * float(ratio.error[depth])
-        return Interval.of(value - half, value + half) if ratio.supported[depth] else None
+        return Interval.between(value - half, value + half) if ratio.supported[depth] else None
 
 
 def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:
@@ -692,7 +692,9 @@ def speed_of(comparison: Comparison) -> tuple[float, Interval] | None:
         return None
     value = tpot.first / tpot.second
     half = (tpot.interval.high - tpot.interval.low) / 2 / math.sqrt(tpot.first * tpot.second)
-    interval = Interval.of(value * math.exp(-half), value * math.exp(half), tpot.interval.clusters)
+    interval = Interval.between(
+        value * math.exp(-half), value * math.exp(half), tpot.interval.clusters
+    )
     return None if interval is None else (value, with_run_effect(value, interval))
 
 

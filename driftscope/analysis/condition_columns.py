@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class ValueType(StrEnum):
     """Type of the value that an expression yields."""
 
     NUMBER = "a number"
@@ -27,9 +27,9 @@ class Column:
     meaning: str
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ValueType:
         """Kind of value in the column."""
-        return Kind.TEXT if self.type == "string" else Kind.NUMBER
+        return ValueType.TEXT if self.type == "string" else ValueType.NUMBER
 
 
 def _column(type_: str, meaning: str) -> Column:

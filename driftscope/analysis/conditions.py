@@ -33,7 +33,7 @@ from sqlglot import Dialect, ErrorLevel, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
-from driftscope.analysis.condition_columns import COLUMNS, Column, Kind, Names
+from driftscope.analysis.condition_columns import COLUMNS, Column, Names, ValueType
 from driftscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ _TOKENS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Language:
+class ConditionLanguage:
     """Tokens, nodes, names and functions that a condition may have."""
 
     option: str
@@ -116,7 +116,7 @@ class Language:
         return UsageError(f"{begin}{'' if part is None else _shown(part) + ' '}{what}")
 
 
-ROWS = Language(
+ROWS = ConditionLanguage(
     option="--where",
     consists=(
         "a condition consists of numbers, 'texts', true, false, = <> < <= > >=, + - * /, and, or, "
@@ -141,7 +141,7 @@ ROWS = Language(
     },
     columns=COLUMNS,
 )
-RULES = Language(
+RULES = ConditionLanguage(
     option="",
     consists=(
         "a rule consists of a finding's id or a severity, numbers, 'texts', paths such as "
@@ -189,7 +189,7 @@ def condition_of(text: str) -> Condition:
     return Condition(text=text, tree=tree_of(text, ROWS))
 
 
-def tree_of(text: str, language: Language) -> exp.Expression:
+def tree_of(text: str, language: ConditionLanguage) -> exp.Expression:
     """Return the checked tree of one condition. Raises UsageError for any other text."""
     tokens = _tokens_of(text, language)
     try:
@@ -204,20 +204,20 @@ def tree_of(text: str, language: Language) -> exp.Expression:
     if language is RULES:
         tree = tree.transform(_unchained)
     kind = _Checker(language).kind_of(tree)
-    if kind != Kind.TRUTH and not is_finding(tree, language):
+    if kind != ValueType.TRUTH and not is_finding(tree, language):
         what = f"is {kind}, not true or false; compare it, as in {language.example}"
         raise language.refused(what, text, 0)
     return tree
 
 
-def is_finding(node: exp.Expression, language: Language = RULES) -> bool:
+def is_finding(node: exp.Expression, language: ConditionLanguage = RULES) -> bool:
     """Whether a condition is a name alone, which stands for a finding or a severity in a rule."""
     node = node.unnest()
     is_name = isinstance(node, exp.Column) and len(node.parts) == 1
     return is_name and language.columns is None
 
 
-def number_of(node: exp.Expression, language: Language = ROWS) -> int | float:
+def number_of(node: exp.Expression, language: ConditionLanguage = ROWS) -> int | float:
     """Return the value of a numeric Literal. Raises UsageError for a value that no column can
     hold."""
     literal = str(node.this)
@@ -247,7 +247,7 @@ def steps_of(node: exp.Expression) -> tuple[str | int, ...]:
         if isinstance(number, exp.Literal) and (number.is_string or number.this.isdecimal()):
             step = number.this if number.is_string else sign * int(number.this)
             return (*steps_of(node.this), step)
-    raise RULES.refused("is not a path such as attention.self_mass[-1]", *_part(node))
+    raise RULES.refused("is not a path such as attention.self_mass[-1]", *_text_and_place(node))
 
 
 def _shown(part: str) -> str:
@@ -255,7 +255,7 @@ def _shown(part: str) -> str:
     return repr(part if len(part) <= SHOWN_CHARS else part[: SHOWN_CHARS - 1] + "…")
 
 
-def _tokens_of(text: str, language: Language) -> list[Token]:
+def _tokens_of(text: str, language: ConditionLanguage) -> list[Token]:
     """Return the tokens of a condition as the parser gets them.
 
     Raises UsageError for a token that is not in the language, and for a condition that is too long
@@ -292,7 +292,9 @@ def _tokens_of(text: str, language: Language) -> list[Token]:
     return known
 
 
-def _ends_share(known: Sequence[Token], following: TokenType | None, language: Language) -> bool:
+def _ends_share(
+    known: Sequence[Token], following: TokenType | None, language: ConditionLanguage
+) -> bool:
     """Whether a percent sign ends the last argument of a function, such as 5%)."""
     after_number = bool(known) and known[-1].token_type == TokenType.NUMBER
     return bool(language.functions) and after_number and following == TokenType.R_PAREN
@@ -303,7 +305,7 @@ def _as(token: Token, kind: TokenType, text: str) -> Token:
 
 
 def _parser_token(
-    token: Token, following: TokenType | None, text: str, language: Language
+    token: Token, following: TokenType | None, text: str, language: ConditionLanguage
 ) -> Token:
     """Return a token as the parser gets it: names as quoted identifiers, and texts in double quotes
     as texts where names need no quotes. Raises UsageError for one that is not in the language."""
@@ -337,7 +339,7 @@ def _unknown(token: Token, columns: Mapping[str, Column], *, in_quotes: bool) ->
     return ROWS.refused(what, token.text, token.start)
 
 
-def _too_deep(language: Language, at: int | None = None) -> UsageError:
+def _too_deep(language: ConditionLanguage, at: int | None = None) -> UsageError:
     return language.refused(
         f"brackets and operators may nest at most {MAX_NESTING} deep; use IN for lists", at=at
     )
@@ -362,7 +364,7 @@ def _depths(tokens: Sequence[Token]) -> Iterator[tuple[Token, int]]:
         yield token, within[-1] + prefixes
 
 
-def _unparsed(error: Exception, tokens: Sequence[Token], language: Language) -> UsageError:
+def _unparsed(error: Exception, tokens: Sequence[Token], language: ConditionLanguage) -> UsageError:
     errors = getattr(error, "errors", None)
     if not errors:
         return _too_deep(language)
@@ -372,7 +374,7 @@ def _unparsed(error: Exception, tokens: Sequence[Token], language: Language) -> 
     return language.refused(what, errors[0].get("highlight"), at)
 
 
-def _check_nodes(tree: exp.Expression, language: Language) -> None:
+def _check_nodes(tree: exp.Expression, language: ConditionLanguage) -> None:
     """Raise UsageError for trees that are too deep, and for nodes and arguments not in the
     language."""
     todo = [(tree, 0)]
@@ -382,9 +384,13 @@ def _check_nodes(tree: exp.Expression, language: Language) -> None:
             raise _too_deep(language)
         used = {name for name, value in node.args.items() if value}
         if used - language.nodes.get(type(node), frozenset()) or type(node) not in language.nodes:
-            raise language.refused(f"is not part of a condition; {language.consists}", *_part(node))
+            raise language.refused(
+                f"is not part of a condition; {language.consists}", *_text_and_place(node)
+            )
         if isinstance(node, exp.Column) and language is ROWS and _column_of(node) not in COLUMNS:
-            raise language.refused(f"is not allowed here; {language.consists}", *_part(node))
+            raise language.refused(
+                f"is not allowed here; {language.consists}", *_text_and_place(node)
+            )
         todo += [
             (
                 child,
@@ -403,7 +409,7 @@ def _unchained(node: exp.Expression) -> exp.Expression:
     return node
 
 
-def _part(node: exp.Expression) -> tuple[str, int | None]:
+def _text_and_place(node: exp.Expression) -> tuple[str, int | None]:
     """Return a node's text and the index of its first name, which sqlglot records since 26.17."""
     places = (name.meta.get("start") for name in node.find_all(exp.Identifier))
     return _sql(node), min((place for place in places if place is not None), default=None)
@@ -425,44 +431,44 @@ def _column_of(node: exp.Expression) -> str:
 class _Checker:
     """Check of the kinds of operands in a language; raises UsageError if they do not fit."""
 
-    language: Language
+    language: ConditionLanguage
 
-    def need(self, kind: Kind, *operands: exp.Expression, within: exp.Expression) -> Kind:
+    def need(self, kind: ValueType, *operands: exp.Expression, within: exp.Expression) -> ValueType:
         """Return the kind that all operands of a node must have."""
         for operand in operands:
             found = self.kind_of(operand)
-            is_figure = found == Kind.FIGURE and kind != Kind.TRUTH
+            is_figure = found == ValueType.FIGURE and kind != ValueType.TRUTH
             if found != kind and not is_figure and not is_finding(operand, self.language):
-                why = f"{_words(operand)} is {found}, not {kind}"
+                why = f"{_operand_words(operand)} is {found}, not {kind}"
                 raise self._refused(f"is not possible: {why}", within)
         return kind
 
-    def kind_of(self, node: exp.Expression) -> Kind:
+    def kind_of(self, node: exp.Expression) -> ValueType:
         """Return the kind of value of a node."""
         if isinstance(node, exp.Column | exp.Dot | exp.Bracket):
             if self.language.columns is not None:
                 return self.language.columns[_column_of(node)].kind
             steps_of(node)
-            return Kind.FIGURE
+            return ValueType.FIGURE
         if isinstance(node, exp.Literal):
             if not node.is_string:
                 number_of(node, self.language)
-            return Kind.TEXT if node.is_string else Kind.NUMBER
+            return ValueType.TEXT if node.is_string else ValueType.NUMBER
         if isinstance(node, exp.Paren):
             return self.kind_of(node.this)
         if isinstance(node, exp.Neg):
-            return self.need(Kind.NUMBER, node.this, within=node)
+            return self.need(ValueType.NUMBER, node.this, within=node)
         if type(node) in ARITHMETIC:
-            return self.need(Kind.NUMBER, node.this, node.expression, within=node)
+            return self.need(ValueType.NUMBER, node.this, node.expression, within=node)
         self._check_truth(node)
-        return Kind.TRUTH
+        return ValueType.TRUTH
 
     def _check_truth(self, node: exp.Expression) -> None:
         """Check the operands of a node whose value is true or false."""
         if isinstance(node, exp.Not):
-            self.need(Kind.TRUTH, node.this, within=node)
+            self.need(ValueType.TRUTH, node.this, within=node)
         elif isinstance(node, exp.And | exp.Or):
-            self.need(Kind.TRUTH, *node.flatten(), within=node)
+            self.need(ValueType.TRUTH, *node.flatten(), within=node)
         elif type(node) in COMPARISONS:
             self._alike(node, node.this, node.expression)
         elif isinstance(node, exp.Between):
@@ -472,7 +478,7 @@ class _Checker:
             if not node.expressions:
                 raise self._refused("lacks a list in brackets, as in k in (2, 4)", node)
         elif isinstance(node, _PATTERNS):
-            self.need(Kind.TEXT, node.this, node.expression, within=node)
+            self.need(ValueType.TEXT, node.this, node.expression, within=node)
             if not isinstance(node.expression, exp.Literal):
                 raise self._refused("lacks a pattern in quotes, as in label like 'chat%'", node)
             if "\\" in node.expression.this:
@@ -503,23 +509,26 @@ class _Checker:
 
     def _alike(self, node: exp.Expression, first: exp.Expression, *others: exp.Expression) -> None:
         kinds = {operand: self.kind_of(operand) for operand in (first, *others)}
-        wanted = next((kind for kind in kinds.values() if kind != Kind.FIGURE), Kind.FIGURE)
+        wanted = next(
+            (kind for kind in kinds.values() if kind != ValueType.FIGURE), ValueType.FIGURE
+        )
         for operand, kind in kinds.items():
-            if kind not in (wanted, Kind.FIGURE) or (
-                Kind.TRUTH in (kind, wanted) and kind != wanted
+            if kind not in (wanted, ValueType.FIGURE) or (
+                ValueType.TRUTH in (kind, wanted) and kind != wanted
             ):
-                why = f"{_words(first)} is {kinds[first]} and {_words(operand)} is {kind}"
+                one, other = _operand_words(first), _operand_words(operand)
+                why = f"{one} is {kinds[first]} and {other} is {kind}"
                 raise self._refused(f"is not possible: {why}", node)
         is_equality = isinstance(node, exp.EQ | exp.NEQ) and self.language is ROWS
-        if wanted == Kind.TRUTH and not is_equality:
+        if wanted == ValueType.TRUTH and not is_equality:
             what = "is not possible: conditions have no order; join them with AND or OR"
             raise self._refused(what, node)
 
     def _refused(self, what: str, node: exp.Expression) -> UsageError:
-        return self.language.refused(what, *_part(node))
+        return self.language.refused(what, *_text_and_place(node))
 
 
-def _words(node: exp.Expression) -> str:
+def _operand_words(node: exp.Expression) -> str:
     return _column_of(node) if isinstance(node, exp.Column) else _shown(_sql(node))
 
 
@@ -536,15 +545,15 @@ def _truth_of(node: exp.Expression, rows: ir.Table) -> ir.BooleanValue:
     if isinstance(node, exp.And | exp.Or):
         join = operator.and_ if isinstance(node, exp.And) else operator.or_
         return _joined(join, [_truth_of(part, rows) for part in node.flatten()])
-    value = _value(node.this, rows)
+    value = _operand(node.this, rows)
     if type(node) in COMPARISONS:
-        comparison = COMPARISONS[type(node)](value, _value(node.expression, rows))
+        comparison = COMPARISONS[type(node)](value, _operand(node.expression, rows))
     elif isinstance(node, exp.Is):
         comparison = value.isnull()
     elif isinstance(node, exp.Between):
-        comparison = value.between(*(_value(node.args[end], rows) for end in ("low", "high")))
+        comparison = value.between(*(_operand(node.args[end], rows) for end in ("low", "high")))
     elif isinstance(node, exp.In):
-        comparison = value.isin([_value(item, rows) for item in node.expressions])
+        comparison = value.isin([_operand(item, rows) for item in node.expressions])
     else:
         pattern = str(node.expression.this)
         comparison = value.ilike(pattern) if isinstance(node, exp.ILike) else value.like(pattern)
@@ -559,7 +568,7 @@ def _joined(join: Callable[[Any, Any], Any], parts: Sequence[Any]) -> Any:
     return join(_joined(join, parts[:middle]), _joined(join, parts[middle:]))
 
 
-def _value(node: exp.Expression, rows: ir.Table) -> Any:
+def _operand(node: exp.Expression, rows: ir.Table) -> Any:
     """Return the value of an operand of a comparison."""
     if isinstance(node, exp.Column):
         return rows[_column_of(node)]
@@ -574,10 +583,12 @@ def _value(node: exp.Expression, rows: ir.Table) -> Any:
         # A number written with a point is a decimal on some engines and may overflow.
         return ibis.literal(repr(number)).cast("float64")
     if isinstance(node, exp.Paren):
-        return _value(node.this, rows)
+        return _operand(node.this, rows)
     if isinstance(node, exp.Neg):
-        return -_value(node.this, rows).cast("float64")
+        return -_operand(node.this, rows).cast("float64")
     if type(node) in ARITHMETIC:
-        left, right = (_value(side, rows).cast("float64") for side in (node.this, node.expression))
+        left, right = (
+            _operand(side, rows).cast("float64") for side in (node.this, node.expression)
+        )
         return ARITHMETIC[type(node)](left, right.nullif(0) if isinstance(node, exp.Div) else right)
     return _truth_of(node, rows)

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.query_engine import floats, in_order, sums, total, whole
+from driftscope.analysis.query.query_engine import floats, in_order, sums_column, total, whole
 from driftscope.analysis.query.record_views import Tables, table
 from driftscope.analysis.statistics.intervals import Z95
 from driftscope.analysis.validity import RUN_EFFECT
@@ -201,14 +201,14 @@ def step_times(tables: Tables) -> StepTimes:
     return StepTimes(
         cost=cost,
         cells=cells_of(blocks),
-        probe_s=float(sums(counts, "probe_s")[0]),
-        step_s=float(sums(counts, "step_s")[0]),
+        probe_s=float(sums_column(counts, "probe_s")[0]),
+        step_s=float(sums_column(counts, "step_s")[0]),
         rows=blocks,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class BatchSteps:
     """Steps of one K and batch size, of all runs that had them."""
 
     k: int
@@ -231,7 +231,7 @@ class Cell:
         return self.batch * (self.k + 1)
 
 
-def cells_of_runs(runs: Sequence[Sequence[StepCell]]) -> tuple[Cell, ...]:
+def cells_of_runs(runs: Sequence[Sequence[StepCell]]) -> tuple[BatchSteps, ...]:
     """Return one cell per K and batch size; runs of the same K count equally."""
     same: defaultdict[tuple[int, int], list[StepCell]] = defaultdict(list)
     for run in runs:
@@ -241,7 +241,7 @@ def cells_of_runs(runs: Sequence[Sequence[StepCell]]) -> tuple[Cell, ...]:
     for (k, batch), cells in sorted(same.items()):
         n = len(cells)
         errors = [cell.step_error_s / cell.step_s for cell in cells]
-        mean = Cell(
+        mean = BatchSteps(
             k=k,
             batch=batch,
             runs=n,
@@ -306,7 +306,7 @@ class Span:
 class CostModel:
     """Measured steps, and what they imply for others."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[BatchSteps, ...]
     between: float
     """Relative standard deviation of a step's time from one run to the next; 0 to compare times
     within one run."""
@@ -336,7 +336,7 @@ class CostModel:
         """Batch sizes with their weights."""
         return list(zip(self.batches, self.weights, strict=True))
 
-    def cell(self, batch: int, k: int) -> Cell | None:
+    def cell(self, batch: int, k: int) -> BatchSteps | None:
         """Return the measured steps of a batch size and K, or None."""
         return next((cell for cell in self.cells if (cell.batch, cell.k) == (batch, k)), None)
 
@@ -376,7 +376,7 @@ class CostModel:
             high=verify.high + cell.draft_s * off,
         )
 
-    def _off(self, cell: Cell, error: float) -> float:
+    def _off(self, cell: BatchSteps, error: float) -> float:
         """Return the factor by which a measured time may be off."""
         spread = math.hypot(cell.error, self.between / math.sqrt(cell.runs), error)
         return math.exp(Z95 * min(spread, _UNKNOWN))

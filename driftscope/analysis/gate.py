@@ -127,7 +127,7 @@ def _rule(path: Path, table: Any) -> Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RunFacts:
     """Facts about one run on which rules are evaluated."""
 
     run: Mapping[str, Any]
@@ -158,7 +158,9 @@ Values = dict[str, Quantity | str | None]
 """Figures that were read, by path; `Relation.basis` follows the path of a figure of a relation."""
 
 
-def holds(node: exp.Expression, facts: Facts, values: Values, factors: list[float]) -> bool | None:
+def holds(
+    node: exp.Expression, facts: RunFacts, values: Values, factors: list[float]
+) -> bool | None:
     """Return whether a condition surely holds (True) or surely does not (False). The figures that
     it read are added to `values`, and of each comparison that an interval leaves open, to
     `factors`, how many times as many requests would decide it if the difference stays as it is:
@@ -213,7 +215,7 @@ def _finding(node: exp.Expression) -> str | None:
 
 
 def _comparison(
-    node: exp.Expression, facts: Facts, values: Values
+    node: exp.Expression, facts: RunFacts, values: Values
 ) -> tuple[_Compares, Quantity | str, Quantity | str] | None:
     """Return what compares, and both sides; None if one is not known. A comparison with the
     baseline is that of the relation, and None if anything else can explain a difference."""
@@ -235,7 +237,7 @@ def _comparison(
         if names[-1].endswith(_SECONDS):
             return operator.le, ours / theirs, Quantity.exact(1.0 + margin)
         return operator.ge, ours / theirs, Quantity.exact(1.0 - margin)
-    left, right = (_value(side, facts, values) for side in (node.this, node.expression))
+    left, right = (_evaluated(side, facts, values) for side in (node.this, node.expression))
     if left is None or right is None or _unsettled(node, facts):
         return None
     return COMPARISONS[type(node)], left, right
@@ -254,7 +256,7 @@ _CLAIMS = {"acceptance": Claim.ACCEPTANCE, "segments": Claim.ACCEPTANCE, LATENCY
 """Claims about two runs that a figure is about, by the first step of its path."""
 
 
-def _unsettled(node: exp.Expression, facts: Facts) -> str:
+def _unsettled(node: exp.Expression, facts: RunFacts) -> str:
     """Return what else can explain that figures of a comparison differ from the baseline's, and
     what to record instead; "" if nothing can."""
     columns = [column.parts[:2] for column in node.find_all(exp.Column)]
@@ -287,17 +289,17 @@ def _value_words(value: Quantity | str) -> str:
     return repr(value) if isinstance(value, str) else f"{value.value:g}"
 
 
-def _value(node: exp.Expression, facts: Facts, values: Values) -> Quantity | str | None:
+def _evaluated(node: exp.Expression, facts: RunFacts, values: Values) -> Quantity | str | None:
     if isinstance(node, exp.Paren):
-        return _value(node.this, facts, values)
+        return _evaluated(node.this, facts, values)
     if isinstance(node, exp.Literal):
         return str(node.this) if node.is_string else Quantity.exact(float(number_of(node)))
     if isinstance(node, exp.Neg):
-        value = _number(_value(node.this, facts, values))
+        value = _number(_evaluated(node.this, facts, values))
         return None if value is None else -value
     if type(node) not in ARITHMETIC:
         return _figure(node, facts, values)
-    a, b = (_number(_value(side, facts, values)) for side in (node.this, node.expression))
+    a, b = (_number(_evaluated(side, facts, values)) for side in (node.this, node.expression))
     if a is None or b is None or (isinstance(node, exp.Div) and b.value == 0):
         return None
     return ARITHMETIC[type(node)](a, b)  # type: ignore[no-any-return]
@@ -324,18 +326,18 @@ class FigurePath:
         return out
 
 
-def _figure(node: exp.Expression, facts: Facts, values: Values) -> Quantity | str | None:
+def _figure(node: exp.Expression, facts: RunFacts, values: Values) -> Quantity | str | None:
     steps = steps_of(node)
     if steps[0] == BASELINE and len(steps) > 1:
         return _figure_at(FigurePath(steps=steps[1:], baseline=True), facts, values)
     return _figure_at(FigurePath(steps=steps), facts, values)
 
 
-def _figure_at(path: FigurePath, facts: Facts, values: Values) -> Quantity | str | None:
+def _figure_at(path: FigurePath, facts: RunFacts, values: Values) -> Quantity | str | None:
     root = facts.baseline if path.baseline else facts.run
     if root is None:
         raise UsageError(f"{path}: there is no baseline; give --baseline RUN")
-    value = _at(root, path, path.steps, facts.countable)
+    value = _value_at_path(root, path, path.steps, facts.countable)
     name = str(replace(path, baseline=False))
     is_time = facts.compared and path.steps[0] == LATENCY and name.endswith(_SECONDS)
     if facts.compared and (known := facts.relation.compared(name, baseline=path.baseline)):
@@ -362,14 +364,16 @@ def _figure_at(path: FigurePath, facts: Facts, values: Values) -> Quantity | str
 def _of_one_start(time_s: Quantity) -> Quantity:
     """Return a time of a server that was started once, which differs by the run effect if it is
     started again."""
-    ends = Interval.of(time_s.low, time_s.high)
+    ends = Interval.between(time_s.low, time_s.high)
     if ends is None or not 0 < ends.low <= time_s.value <= ends.high:
         return time_s
     ends = with_run_effect(time_s.value, ends, effect=RUN_EFFECT / math.sqrt(2.0))
     return replace(time_s, low=ends.low, high=ends.high)
 
 
-def _at(root: Any, path: FigurePath, steps: Sequence[str | int], countable: frozenset[str]) -> Any:
+def _value_at_path(
+    root: Any, path: FigurePath, steps: Sequence[str | int], countable: frozenset[str]
+) -> Any:
     """Return the value at a path; a null on the way gives null. Raises UsageError for an impossible
     path."""
     here = root
@@ -405,7 +409,7 @@ def _spread(root: Any, path: FigurePath) -> tuple[bool, tuple[float, float] | No
         return False, None
     steps[named[-1]] = f"{steps[named[-1]]}{_INTERVAL}"
     try:
-        interval = _at(root, path, steps, frozenset())
+        interval = _value_at_path(root, path, steps, frozenset())
     except UsageError:
         return False, None
     return True, _ends(interval)
@@ -445,7 +449,7 @@ def _keys(here: Any) -> Sequence[Any]:
     return []
 
 
-class Outcome(StrEnum):
+class RuleResult(StrEnum):
     """Outcome of a rule."""
 
     BROKEN = "broken"
@@ -461,7 +465,7 @@ class Judgement:
 
     rule: Rule
     run: str
-    outcome: Outcome
+    outcome: RuleResult
     values: Values
     wanted_requests: int | None = None
     """Number of requests that would decide it, if the figures stay as they are; None if it is
@@ -481,19 +485,19 @@ class Judgement:
         return f"{line}; {wanted} in four of five recordings"
 
 
-def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, Facts]]) -> list[Judgement]:
+def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, RunFacts]]) -> list[Judgement]:
     """Judge every rule for every run; raises UsageError for a rule that does not fit a run."""
     return [_judge(rule, label, facts) for label, facts in runs for rule in rules]
 
 
-def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
+def _judge(rule: Rule, label: str, facts: RunFacts) -> Judgement:
     values: Values = {}
     factors: list[float] = []
     answer = holds(rule.condition, facts, values, factors)
     if not facts.decides:
         answer = None
     broken = None if answer is None else answer is not rule.required
-    outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[broken]
+    outcome = {True: RuleResult.BROKEN, False: RuleResult.HELD, None: RuleResult.UNDECIDED}[broken]
     factor, requests, wanted = max(factors, default=math.inf), facts.run.get("requests"), None
     if answer is None and facts.decides and factor <= MOST_TIMES and isinstance(requests, int):
         wanted = math.ceil(requests * factor)

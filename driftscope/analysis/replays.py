@@ -140,7 +140,7 @@ class FileTotals:
         if not k or self.mean_length is None or not self.rounds:
             return None
         found = self.bounds((self.mean_length - 1.0) / k)
-        return found and Interval.of(1.0 + k * found.low, 1.0 + k * found.high)
+        return found and Interval.between(1.0 + k * found.low, 1.0 + k * found.high)
 
     def at_most(self, k: int) -> FileTotals:
         """Return the sums as if drafts were cut to `k` tokens, without a length if rates by depth
@@ -365,16 +365,18 @@ _CHOICE = re.compile(r"-\d+$")
 
 def joined_with(rows: Sequence[Row], servers: Sequence[Trace]) -> tuple[int, list[Row]]:
     """Return how many of `rows` the servers know, and the rows with the servers' data added."""
-    known = {name: seen for server in servers for name, seen in _seen(server).items()}
+    known = {
+        name: seen for server in servers for name, seen in _requests_by_client_id(server).items()
+    }
     out, joined = [], 0
     for row in rows:
         seen = known.get(row["response"] or "")
         joined += seen is not None
-        out.append(row if seen is None else {**row, **_more(row, seen)})
+        out.append(row if seen is None else {**row, **_times_at_server(row, seen)})
     return joined, out
 
 
-def _more(row: Row, seen: Row) -> dict[str, Any]:
+def _times_at_server(row: Row, seen: Row) -> dict[str, Any]:
     mine, theirs = row["ttft_s"], seen["ttft_s"]
     known = mine is not None and theirs is not None
     return {
@@ -386,7 +388,7 @@ def _more(row: Row, seen: Row) -> dict[str, Any]:
     }
 
 
-def _seen(server: Trace) -> dict[str, dict[str, Any]]:
+def _requests_by_client_id(server: Trace) -> dict[str, dict[str, Any]]:
     """Return a probe's requests by the id that the client received."""
     out: dict[str, dict[str, Any]] = {}
     for row in server.request.select(["request", "ttft_s", "tpot_s"]).to_pylist():
@@ -610,7 +612,7 @@ def summarise_rollups(rollups: Rollups, label: str) -> ReplaySummary:
     whole_fleet = FLEET if len(names) > 1 else names[0]
     cells = [_cell_of_rollups(rollups, whole_fleet, everything)]
     for kind in ("label", "adapter", "region", "context"):
-        values, place = rollups.by(kind)
+        values, place = rollups.values_of(kind)
         for at, value in enumerate(values) if len(values) > 1 else ():
             to = f" to {2 * int(value) - 1}" if kind == "context" else ""
             what = f"{kind} {value or 'none'}{to}".replace("region", "text")

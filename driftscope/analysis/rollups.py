@@ -170,7 +170,7 @@ class Rollups:
         )
         return f"{begin} to {end} UTC"
 
-    def by(self, name: str) -> tuple[tuple[str, ...], Codes]:
+    def values_of(self, name: str) -> tuple[tuple[str, ...], Codes]:
         """Return the values of one of KINDS, in order, and the place of each row's value."""
         values = [kind[KINDS.index(name)] for kind in self.kinds]
         known = sorted(set(values), key=lambda text: (len(text), text))
@@ -254,16 +254,16 @@ def length_interval(rollups: Rollups, rows: NDArray[np.bool_]) -> Interval | Non
     found = list[Interval | None]()
     span = rollups.span[rows]
     for cluster in (span, rollups.replica[rows]):
-        bottom = _sums(cluster, first)[:, None]
-        top = bottom + _sums(cluster, rollups.accepted[rows])[:, None]
+        bottom = _sums_by_group(cluster, first)[:, None]
+        top = bottom + _sums_by_group(cluster, rollups.accepted[rows])[:, None]
         there = bottom[:, 0] > 0
         ratio = ratio_of(top[there], bottom[there])
         spread = intervals(ratio)
         found.append(spread[0] if spread else None)
         if cluster is span and spread and spread[0]:
-            value, wider = float(ratio.value[0]), _alike(ratio) ** 0.5
+            value, wider = float(ratio.value[0]), _spans_as_one(ratio) ** 0.5
             low, high = (value + wider * (end - value) for end in (spread[0].low, spread[0].high))
-            found[0] = Interval.of(low, high)
+            found[0] = Interval.between(low, high)
     by_span, by_replica = found
     if by_span is None:
         return None
@@ -288,7 +288,7 @@ class _Expected:
         at = cluster * columns + column
 
         def matrix(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            return _sums(at, values, shape[0] * columns).reshape(shape)
+            return _sums_by_group(at, values, shape[0] * columns).reshape(shape)
 
         rounds = matrix(self.rounds)
         return ratio_of(rounds + matrix(self.accepted), rounds + matrix(self.expected))
@@ -321,14 +321,14 @@ def beside_others(rollups: Rollups) -> tuple[PairedRatio | None, ...]:
     place = rollups.kind * (int(rollups.depth.max()) + 1) + rollups.depth
     _, pair = np.unique(rollups.replica * (int(place.max()) + 1) + place, return_inverse=True)
     values = (rollups.rounds, rollups.accepted)
-    whole_sums = [_sums(place, value)[place] for value in values]
-    own = [_sums(pair, value)[pair] for value in values]
+    whole_sums = [_sums_by_group(place, value)[place] for value in values]
+    own = [_sums_by_group(pair, value)[pair] for value in values]
     rest = tuple(all_rows - mine for all_rows, mine in zip(whole_sums, own, strict=True))
     rows = _expected(rollups, own[0], rest)
     ratio = rows.ratio(rollups.span, rollups.replica, n)
     first = np.where(rollups.depth == 1, rollups.rounds, 0.0)
     covered = _share(rows.rounds, first, rollups.replica, n)
-    alike = _alike(ratio)
+    alike = _spans_as_one(ratio)
     noise = _share(rows.noise, rows.expected, rollups.replica, n)
     error = _error(ratio) * np.sqrt(alike * (1.0 + noise))
     usable = ratio.supported & (covered >= COVERED) & np.isfinite(error) & (ratio.value > 0)
@@ -359,14 +359,15 @@ def length_ratio(first: Rollups, other: Rollups) -> PairedRatio | None:
         places.append(np.array(number)[side.kind] * deepest + side.depth)
     size = len(names) * deepest
     reference = tuple(
-        _sums(places[0], value, size)[places[1]] for value in (first.rounds, first.accepted)
+        _sums_by_group(places[0], value, size)[places[1]]
+        for value in (first.rounds, first.accepted)
     )
-    rows = _expected(other, _sums(places[1], other.rounds, size)[places[1]], reference)
+    rows = _expected(other, _sums_by_group(places[1], other.rounds, size)[places[1]], reference)
     one = np.zeros(len(places[1]), np.int64)
     ratio = rows.ratio(other.span, one, 1)
     if _share(rows.rounds, np.where(other.depth == 1, other.rounds, 0.0), one, 1)[0] < COVERED:
         return None
-    alike = _alike(ratio)
+    alike = _spans_as_one(ratio)
     error = _error(ratio) * alike**0.5
     by_replica = rows.ratio(other.replica, one, 1)
     both = min(len(first.replicas), len(other.replicas)) >= FEWEST_CLUSTERS
@@ -382,18 +383,22 @@ def length_ratio(first: Rollups, other: Rollups) -> PairedRatio | None:
 def _paired(value: float, half: float | None, spans: int) -> PairedRatio:
     ends = None
     if half is not None:
-        ends = Interval.of(value * math.exp(-half), value * math.exp(half))
+        ends = Interval.between(value * math.exp(-half), value * math.exp(half))
     return PairedRatio(value=float(value), interval=ends, pairs=spans)
 
 
 def _share(
     some: NDArray[np.float64], of: NDArray[np.float64], column: Codes, columns: int
 ) -> NDArray[np.float64]:
-    whole_sum = _sums(column, of, columns)
-    return np.asarray(_sums(column, some, columns) / np.where(whole_sum > 0, whole_sum, np.inf))
+    whole_sum = _sums_by_group(column, of, columns)
+    return np.asarray(
+        _sums_by_group(column, some, columns) / np.where(whole_sum > 0, whole_sum, np.inf)
+    )
 
 
-def _sums(column: Codes, values: NDArray[np.float64], columns: int = 0) -> NDArray[np.float64]:
+def _sums_by_group(
+    column: Codes, values: NDArray[np.float64], columns: int = 0
+) -> NDArray[np.float64]:
     return np.bincount(column, values, columns).astype(np.float64)
 
 
@@ -402,7 +407,7 @@ def _error(ratio: Ratio) -> NDArray[np.float64]:
     return np.asarray(ratio.error / np.where(ratio.value > 0, ratio.value, np.nan))
 
 
-def _alike(ratio: Ratio) -> float:
+def _spans_as_one(ratio: Ratio) -> float:
     """Return how many neighbouring spans count as one, at least 1: from the correlation of
     neighbours in all columns, less its bias (Kendall 1954)."""
     influence = np.nan_to_num(ratio.influence)

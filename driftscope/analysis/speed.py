@@ -122,7 +122,7 @@ def with_run_effect(
         math.hypot(wider(loads * servers) * math.log(end), half)
         for end in (value / interval.low, interval.high / value)
     )
-    ends = Interval.of(value * math.exp(-down), value * math.exp(up), interval.clusters)
+    ends = Interval.between(value * math.exp(-down), value * math.exp(up), interval.clusters)
     return ends or interval
 
 
@@ -327,7 +327,7 @@ def _speed(
     other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str, facts: Mapping[str, int]
 ) -> Speed | None:
     """Return the speed in a quantity, paired by prompt; None if it has no interval."""
-    sums = [_sums(rows, quantity, clock) for rows in (other, own)]
+    sums = [_sums_by_prompt(rows, quantity, clock) for rows in (other, own)]
     found = paired_ratio(*_in_order((other, own), quantity, clock))
     if found is None or found.interval is None:
         return None
@@ -340,10 +340,10 @@ def _speed(
     if effect > ROUNDS_APART * RUN_EFFECT:
         effect *= float(student(ASSUMED_ROUNDS + len(by_round) - 1.0)) / Z95
     interval = with_run_effect(found.value, found.interval, effect=effect, **facts)
-    if by_round and (rounds := Interval.of(min(by_round), max(by_round))):
+    if by_round and (rounds := Interval.between(min(by_round), max(by_round))):
         interval = interval.hull(rounds)
     odd = 0
-    for part in _parts((other, own), quantity, clock):
+    for part in _without_odd_stretches((other, own), quantity, clock):
         rest = paired_ratio(*_in_order(part, quantity, clock))
         if rest is None or rest.interval is None:
             return None
@@ -351,7 +351,9 @@ def _speed(
         if is_faster(rest.value, ends) is not is_faster(found.value, interval):
             odd = min(len(own) - len(part[1]), len(part[1]))
         interval = interval.hull(ends)
-    values = [_value(rows, quantity, some) for rows, some in zip((other, own), sums, strict=True)]
+    values = [
+        _quantity_value(rows, quantity, some) for rows, some in zip((other, own), sums, strict=True)
+    ]
     return Speed(value=found.value, interval=interval, other=values[0], own=values[1], odd=odd)
 
 
@@ -360,11 +362,11 @@ def _in_order(
 ) -> tuple[PairSums, PairSums]:
     """Return the sums of both servers, of which the first over the second is the speed: throughput
     is better if it is larger, and a time if it is smaller."""
-    other, own = (_sums(rows, quantity, clock) for rows in both)
+    other, own = (_sums_by_prompt(rows, quantity, clock) for rows in both)
     return (own, other) if quantity == THROUGHPUT else (other, own)
 
 
-def _sums(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
+def _sums_by_prompt(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
     """Return the numerator and denominator of a quantity's mean by prompt. A request's throughput
     is its tokens over its duration, of which as many as run at once make up the load's."""
     if quantity == THROUGHPUT:
@@ -374,13 +376,15 @@ def _sums(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
     return pair_sums(rows, lambda row: (row.get(f"{clock}{quantity}"), 1.0))
 
 
-def _parts(both: Sequence[Sequence[Row]], quantity: str, clock: str) -> list[list[list[Row]]]:
+def _without_odd_stretches(
+    both: Sequence[Sequence[Row]], quantity: str, clock: str
+) -> list[list[list[Row]]]:
     """Return the rows of both servers without the prompts of a stretch of one round in which one of
     them was slower or faster than before and after, and the rows of such stretches if those are so
     long that they may be the rule; [] if there is no such stretch."""
     out = set[tuple[int, str]]()
     for rows, theirs in _in_rounds(*both):
-        a, b = (_sums(some, quantity, clock) for some in (theirs, rows))
+        a, b = (_sums_by_prompt(some, quantity, clock) for some in (theirs, rows))
         for sent in (theirs, rows):
             order = dict.fromkeys(r["pair"] for r in sorted(sent, key=lambda row: row["sent_s"]))
             timed = [pair for pair in order if a.get(pair, (0.0,))[0] > 0 < b.get(pair, (0.0,))[0]]
@@ -408,7 +412,7 @@ def _in_rounds(
         )
 
 
-def _value(rows: Sequence[Row], quantity: str, sums: PairSums) -> float:
+def _quantity_value(rows: Sequence[Row], quantity: str, sums: PairSums) -> float:
     if quantity == THROUGHPUT:
         return throughput_of(rows) or math.nan
     return sum(top for top, _ in sums.values()) / sum(bottom for _, bottom in sums.values())

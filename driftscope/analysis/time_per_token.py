@@ -151,7 +151,7 @@ def _disjoint(a: Interval, b: Interval) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedK:
     """K of each step of a run."""
 
     k: int
@@ -181,14 +181,14 @@ class Served:
         return self.shares[min(self.shares, key=lambda size: abs(size - batch))]
 
 
-def served_of(k: int, cells: Iterable[StepCell], *, mixed: bool) -> Served:
+def served_of(k: int, cells: Iterable[StepCell], *, mixed: bool) -> ServedK:
     """Return how a run whose longest chain has `k` tokens was served; `mixed`: with several K."""
     if not mixed:
-        return Served(k=k)
+        return ServedK(k=k)
     steps: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for cell in cells:
         steps[cell.batch][cell.k] = steps[cell.batch].get(cell.k, 0.0) + cell.steps
-    return Served(
+    return ServedK(
         k=k,
         shares={
             batch: {number: n / sum(by_k.values()) for number, n in sorted(by_k.items())}
@@ -237,7 +237,7 @@ def tpot_at(model: CostModel, length: RoundLength, batch: int, k: int) -> Span:
     )
 
 
-def tpot_of(model: CostModel, lengths: Sequence[RoundLength], served: Served, batch: int) -> Span:
+def tpot_of(model: CostModel, lengths: Sequence[RoundLength], served: ServedK, batch: int) -> Span:
     """Return the time per output token at a batch size with K as served."""
     shares = served.at(batch)
     if len(shares) == 1:
@@ -249,7 +249,9 @@ def tpot_of(model: CostModel, lengths: Sequence[RoundLength], served: Served, ba
     return scaled(summed(steps), 1.0 / tokens)
 
 
-def times_at(model: CostModel, lengths: Sequence[RoundLength], served: Served, batch: int) -> Times:
+def times_at(
+    model: CostModel, lengths: Sequence[RoundLength], served: ServedK, batch: int
+) -> Times:
     """Return the times per output token at one batch size."""
     return Times(
         by_k=tuple(tpot_at(model, length, batch, k) for k, length in enumerate(lengths)),
@@ -257,7 +259,7 @@ def times_at(model: CostModel, lengths: Sequence[RoundLength], served: Served, b
     )
 
 
-def times_over(model: CostModel, lengths: Sequence[RoundLength], served: Served) -> Times:
+def times_over(model: CostModel, lengths: Sequence[RoundLength], served: ServedK) -> Times:
     """Return the times per output token over the batch sizes as served."""
     parts = [(weight, times_at(model, lengths, served, batch)) for batch, weight in model.mix]
     return Times(
@@ -285,13 +287,13 @@ def scaled(span: Span, factor: float) -> Span:
 def speed_ratio(now: Span, then: Span) -> Span:
     """Return the speed with the second time over that with the first."""
     return Span(
-        value=_over(now.value, then.value),
-        low=_over(now.low, then.high),
-        high=_over(now.high, then.low),
+        value=_quotient(now.value, then.value),
+        low=_quotient(now.low, then.high),
+        high=_quotient(now.high, then.low),
     )
 
 
-def _over(a: float, b: float) -> float:
+def _quotient(a: float, b: float) -> float:
     return a / b if b > 0 else math.inf
 
 
@@ -299,13 +301,15 @@ def estimate(span: Span) -> Estimate:
     """Return a time or speed ratio as an estimate, without interval if it is too wide."""
     value = span.value if span.value > 0 and math.isfinite(span.value) else math.nan
     known = math.isfinite(value) and span.low > 0 and span.high < WIDEST * span.low
-    return Estimate(value=value, interval=Interval.of(span.low, span.high) if known else None)
+    return Estimate(value=value, interval=Interval.between(span.low, span.high) if known else None)
 
 
 def gain_of(now: Span, then: Span) -> Estimate:
     """Return the speed with the second time over that with the first, minus 1."""
     speed = estimate(speed_ratio(now, then))
-    spread = speed.interval and Interval.of(speed.interval.low - 1.0, speed.interval.high - 1.0)
+    spread = speed.interval and Interval.between(
+        speed.interval.low - 1.0, speed.interval.high - 1.0
+    )
     return replace(speed, value=speed.value - 1.0, interval=spread)
 
 
@@ -346,7 +350,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedK:
     """Figures of a run of one K that policies are tried on."""
 
     k: int
@@ -356,7 +360,7 @@ class Recorded:
     tokens_per_s: float
 
 
-def policies(model: CostModel, run: Recorded) -> tuple[Policy, ...]:
+def policies(model: CostModel, run: RecordedK) -> tuple[Policy, ...]:
     """Return the policies, the bound of all first; () if fewer tokens were not measured. `model` is
     that with which speeds within the run are compared."""
     fewer = sum(w for b, w in model.mix if any(model.cell(b, k) for k in range(run.k)))
@@ -383,7 +387,7 @@ def policies(model: CostModel, run: Recorded) -> tuple[Policy, ...]:
             low, high = per_token.low / off, per_token.high * off
             then.append((weight, replace(per_token, low=low, high=high)))
         gain = gain_of(now, summed(then))
-        ends = gain.interval and Interval.of(
+        ends = gain.interval and Interval.between(
             *(run.tokens_per_s * (1.0 + end) for end in (gain.interval.low, gain.interval.high))
         )
         found.append(

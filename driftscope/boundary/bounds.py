@@ -133,7 +133,7 @@ def validated(kind: type[Record], value: Any) -> Record:
         # for 7.
         record: Record = _adapter(hashable).validate_json(dumps(value), strict=True)
     except ValidationError as error:
-        raise ValueError(_words(error)) from None
+        raise ValueError(_error_words(error)) from None
     return record
 
 
@@ -144,7 +144,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _words(error: ValidationError) -> str:
+def _error_words(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"] if part != "[key]") or "the file"
     if first["type"] in ("missing", "missing_argument"):

@@ -1,7 +1,7 @@
 """HTTP to servers that are not trusted: one request, one bounded answer, one deadline.
 
 =====================================================  =============================================
-`ask(url, Limits(seconds=5, octets=1 << 20))`          GET; the whole answer within 5 s and 1 MiB
+`ask(url, AnswerLimits(seconds=5, octets=1 << 20))`    GET; the whole answer within 5 s and 1 MiB
 `ask(..., body=b"{}")`                                 POST; only ever sent to the URL's own origin
 `answer.status`, `answer.content`                      any status but a redirect elsewhere
 `ServerUrl.parsed("http://me:pw@host:8000/v1").plain`  "http://host:8000/v1"
@@ -150,7 +150,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AnswerLimits:
     """Limits on one answer."""
 
     seconds: float
@@ -172,7 +172,7 @@ class PeerAnswer:
 
 def ask(
     url: str,
-    limits: Limits,
+    limits: AnswerLimits,
     *,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
@@ -197,7 +197,7 @@ def ask(
         answer = functools.partial(_answer, request, limits, connections)
         return within(connections.deadline, answer, connections.close)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        why = redacted(_words(error, limits), secrets)
+        why = redacted(_error_words(error, limits), secrets)
         raise PeerError(target.plain, shown(why)[:_MOST_WORDS]) from error
 
 
@@ -206,7 +206,7 @@ class _TooLongError(ValueError):
 
 
 def _answer(
-    request: urllib.request.Request, limits: Limits, connections: _Connections
+    request: urllib.request.Request, limits: AnswerLimits, connections: _Connections
 ) -> PeerAnswer:
     opener, deadline = urllib.request.OpenerDirector(), connections.deadline
     handlers = (urllib.request.ProxyHandler(), connections, urllib.request.UnknownHandler())
@@ -289,10 +289,10 @@ class _Connections(urllib.request.HTTPSHandler):
                 opened.shutdown(socket.SHUT_RDWR)
 
 
-def _words(error: BaseException, limits: Limits) -> str:
+def _error_words(error: BaseException, limits: AnswerLimits) -> str:
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):
-        return _words(reason, limits)
+        return _error_words(reason, limits)
     if isinstance(error, TimeoutError):
         return f"no complete answer within {limits.seconds:g} s"
     if isinstance(error, _TooLongError):

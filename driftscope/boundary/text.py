@@ -69,7 +69,7 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     hidden = bytearray(len(text))
     for secret in secrets:
         for form in {secret, quote(secret, safe="")}:
-            for part in _parts(form):
+            for part in _pieces_of_secret(form):
                 at = text.find(part)
                 while at >= 0:
                     hidden[at : at + len(part)] = b"\x01" * len(part)
@@ -92,7 +92,7 @@ def key_from(name: str, environ: Mapping[str, str]) -> str:
     return key
 
 
-def _parts(secret: str) -> set[str]:
+def _pieces_of_secret(secret: str) -> set[str]:
     if len(secret) <= _PART:
         return {secret} - {""}
     return {secret[at : at + _PART] for at in range(len(secret) - _PART + 1)}

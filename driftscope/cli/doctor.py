@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from driftscope_probes.server.doctor import Check
+    from driftscope_probes.server.doctor import ExaminedItem
 
 _MARKS = {True: ("ok", "green"), False: ("PROBLEM", "bold red"), None: ("", "")}
 _HOOK = "hook "
@@ -89,7 +89,7 @@ def _server(model: str | None, options: Sequence[str]) -> tuple[str, Sequence[st
     return target, options if "--no-speculation" in options else known.with_speculation(options)
 
 
-def _print(checks: Sequence[Check]) -> None:
+def _print(checks: Sequence[ExaminedItem]) -> None:
     """Print the verdict and the checks to stdout, with a hint under each problem."""
     from rich.console import Console
     from rich.table import Table

@@ -17,15 +17,15 @@ from rich.text import Text
 from driftscope.analysis.baseline_relation import Quantity, Relation, relation_of
 from driftscope.analysis.compare import Comparison, compare_times
 from driftscope.analysis.gate import (
-    Facts,
     Judgement,
-    Outcome,
     Rule,
+    RuleResult,
+    RunFacts,
     judge,
     read_rules,
     rule_of,
 )
-from driftscope.analysis.query.query_engine import Engine
+from driftscope.analysis.query.query_engine import QueryEngine
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.replays import ReplaySummary
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
@@ -52,15 +52,15 @@ from driftscope.json_report import check_to_json, figures_of
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline, Inputs, conclude, measure
 from driftscope.trace.manifest import WAS_SIMULATED
-from driftscope.trace.runs import found
+from driftscope.trace.runs import resolve_run
 from driftscope.vocabulary import GATED, UndraftedReason
 
-Labelled: TypeAlias = tuple[str, Facts]
+Labelled: TypeAlias = tuple[str, RunFacts]
 NO_ROWS = "cannot tell: no per-request rows, sums only"
 _REASONS = frozenset((*UndraftedReason.ALL, UNKNOWN))
 
 
-class Kind(Enum):
+class SubjectKind(Enum):
     """Kind of subject that a rule can be about."""
 
     RUN = "a run recorded by a probe"
@@ -69,7 +69,7 @@ class Kind(Enum):
     @property
     def catalogue(self) -> Mapping[str, Entry[Any]]:
         """Findings that can be made about this kind of subject."""
-        return CATALOGUE if self is Kind.RUN else REPLAYS
+        return CATALOGUE if self is SubjectKind.RUN else REPLAYS
 
 
 _OF_REPLAYS = {"nothing_accepted": "replay_accepts_nothing"}
@@ -82,7 +82,7 @@ class CaseFindings:
 
     made: Sequence[Finding]
     case: Any
-    kind: Kind
+    kind: SubjectKind
 
     def has(self, name: str) -> bool | None:
         """Return whether a finding is surely about the case, given a finding's id, or a severity
@@ -95,7 +95,7 @@ class CaseFindings:
         """
         if name in GATED:
             return self._surely(self._at_least(name))
-        if self.kind is Kind.REPLAY:
+        if self.kind is SubjectKind.REPLAY:
             name = _OF_REPLAYS.get(name, name)
         if name not in self.kind.catalogue:
             if name not in (known := sorted((*CATALOGUE, *REPLAYS))):
@@ -119,7 +119,7 @@ class CaseFindings:
         """Return the figure that decides about a finding, and its bound; None if there is none with
         an interval, or if the case lacks it."""
         figure = self._deciding(name)
-        if self.kind is Kind.REPLAY or figure is None or figure.interval is None:
+        if self.kind is SubjectKind.REPLAY or figure is None or figure.interval is None:
             return None
         low, high = figure.interval.low, figure.interval.high
         return Quantity(value=figure.value, low=low, high=high), figure.bound
@@ -140,7 +140,7 @@ class CaseFindings:
         or none and the case is a replay without rows of requests, which no rule judges."""
         if any(finding.confidence is not Trust.LOW for finding in made):
             return True
-        no_rows = self.kind is Kind.REPLAY and not self.case.run.has_rows
+        no_rows = self.kind is SubjectKind.REPLAY and not self.case.run.has_rows
         return None if made or no_rows else False
 
 
@@ -148,7 +148,7 @@ def facts_of(
     analysis: Analysis,
     baseline: Baseline | InspectedAcceptance | None,
     relations: Mapping[str, Relation],
-) -> dict[Kind, list[Labelled]]:
+) -> dict[SubjectKind, list[Labelled]]:
     """Return the labelled facts of every run and replay."""
     before = (
         None
@@ -156,24 +156,24 @@ def facts_of(
         else figures_of(baseline)
     )
     is_replay = isinstance(baseline, ReplaySummary)
-    out: dict[Kind, list[Labelled]] = {kind: [] for kind in Kind}
-    subjects: Mapping[Kind, Sequence[Any]] = {
-        Kind.RUN: analysis.cases,
-        Kind.REPLAY: analysis.replay_cases,
+    out: dict[SubjectKind, list[Labelled]] = {kind: [] for kind in SubjectKind}
+    subjects: Mapping[SubjectKind, Sequence[Any]] = {
+        SubjectKind.RUN: analysis.cases,
+        SubjectKind.REPLAY: analysis.replay_cases,
     }
     for kind, cases in subjects.items():
         for case in cases:
             label, figures = case.run.label, figures_of(case.run)
             mine = [f for f in analysis.findings if f.runs[-1] == label]
             findings = CaseFindings(made=mine, case=case, kind=kind)
-            facts = Facts(
+            facts = RunFacts(
                 run=figures,
-                baseline=before if is_replay is (kind is Kind.REPLAY) else None,
+                baseline=before if is_replay is (kind is SubjectKind.REPLAY) else None,
                 has_finding=findings.has,
                 made_of=findings.of_severity,
                 deciding=findings.deciding,
             )
-            if kind is Kind.RUN:
+            if kind is SubjectKind.RUN:
                 like = (
                     figures_like(figures, baseline)
                     if isinstance(baseline, InspectedAcceptance)
@@ -299,11 +299,11 @@ def judge_analysis(
     ]
 
 
-def _asked_of(rule: Rule, facts: Mapping[Kind, Sequence[object]]) -> Kind:
-    there = [kind for kind in Kind if facts[kind]]
+def _asked_of(rule: Rule, facts: Mapping[SubjectKind, Sequence[object]]) -> SubjectKind:
+    there = [kind for kind in SubjectKind if facts[kind]]
     about = there
     if rule.finding is not None:
-        about = [kind for kind in Kind if rule.finding in kind.catalogue]
+        about = [kind for kind in SubjectKind if rule.finding in kind.catalogue]
     return next((kind for kind in about if kind in there), there[0])
 
 
@@ -311,9 +311,9 @@ def outcome(judgements: Sequence[Judgement], undecided: int = EXIT_NO_DATA) -> i
     """Return the exit code: a broken rule takes precedence over an undecided one, whose exit code
     is `undecided`."""
     outcomes = {judgement.outcome for judgement in judgements}
-    if Outcome.BROKEN in outcomes:
+    if RuleResult.BROKEN in outcomes:
         return EXIT_GATE_FAILED
-    return undecided if Outcome.UNDECIDED in outcomes else EXIT_OK
+    return undecided if RuleResult.UNDECIDED in outcomes else EXIT_OK
 
 
 def show(judgements: Sequence[Judgement], code: int, *, as_json: bool) -> None:
@@ -323,9 +323,9 @@ def show(judgements: Sequence[Judgement], code: int, *, as_json: bool) -> None:
         sys.stdout.write(check_to_json(judgements, code))
         return
     for judgement in judgements:
-        if judgement.outcome is not Outcome.HELD:
+        if judgement.outcome is not RuleResult.HELD:
             sys.stdout.write(printable(judgement.line()) + "\n")
-    counts = {o: sum(j.outcome is o for j in judgements) for o in Outcome}
+    counts = {o: sum(j.outcome is o for j in judgements) for o in RuleResult}
     sys.stderr.write(", ".join(f"{n} {o}" for o, n in counts.items()) + "\n")
 
 
@@ -344,13 +344,13 @@ def assert_gate(
     if undecided not in ("pass", "fail"):
         raise UsageError(f'undecided={undecided!r}: give "pass" or "fail"')
     judgements = run_gate(
-        [found(Path(run)) for run in runs],
+        [resolve_run(Path(run)) for run in runs],
         fail_on,
         None if rules is None else Path(rules),
         named_run_or_inspection(None if baseline is None else Path(baseline)),
         require=require,
     )
-    bad = (Outcome.BROKEN,) if undecided == "pass" else (Outcome.BROKEN, Outcome.UNDECIDED)
+    bad = (RuleResult.BROKEN,) if undecided == "pass" else (RuleResult.BROKEN, RuleResult.UNDECIDED)
     if lines := [
         printable(judgement.line()) for judgement in judgements if judgement.outcome in bad
     ]:
@@ -383,7 +383,7 @@ def compare_with_inspection(
     run: Path,
     label: str,
     *,
-    engine: Callable[[], Engine],
+    engine: Callable[[], QueryEngine],
     cluster: str | None,
     as_json: bool,
 ) -> None:

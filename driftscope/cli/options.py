@@ -20,7 +20,7 @@ from driftscope.distributions import LAB_DRAFTERS, LAB_TARGETS
 from driftscope.trace.runs import DEFAULT_FOLDERS, LATEST, search
 
 if TYPE_CHECKING:
-    from driftscope.analysis.query.query_engine import Engine
+    from driftscope.analysis.query.query_engine import QueryEngine
 
 
 EXIT_CODES = (
@@ -89,9 +89,9 @@ def named_run(value: Path | None) -> Path | None:
     """Return the run that one argument names."""
     if value is None:
         return None
-    from driftscope.trace.runs import found
+    from driftscope.trace.runs import resolve_run
 
-    return found(value)
+    return resolve_run(value)
 
 
 def named_run_or_inspection(value: Path | None) -> Path | None:
@@ -164,15 +164,17 @@ def real_folder(value: Path) -> Path:
 def numbers(text: str | None, option: str, *, whole: bool = False) -> list[float]:
     """Return the numbers above 0 of a text such as "2,4,8"; [] for None. Raises UsageError."""
     try:
-        found = [float(part) for part in (text or "").split(",") if part.strip()]
+        resolve_run = [float(part) for part in (text or "").split(",") if part.strip()]
     except ValueError:
-        found = [0.0]
-    if any(not 0 < number < math.inf or (whole and number != int(number)) for number in found):
+        resolve_run = [0.0]
+    if any(
+        not 0 < number < math.inf or (whole and number != int(number)) for number in resolve_run
+    ):
         from driftscope.errors import UsageError
 
         words = "whole numbers from 1" if whole else "numbers above 0"
         raise UsageError(f"{option} {text}: give {words}, separated by commas")
-    return found
+    return resolve_run
 
 
 DUCKDB = "duckdb"
@@ -307,13 +309,13 @@ WhereOption = Annotated[
 """Option for the rows to keep of every run."""
 
 
-def maker_of(name: str) -> Callable[[], Engine]:
+def maker_of(name: str) -> Callable[[], QueryEngine]:
     """Return the function that makes the engine for one run's queries. It raises what `engine_of`
     raises."""
     return partial(engine_of, name)
 
 
-def engine_of(name: str) -> Engine:
+def engine_of(name: str) -> QueryEngine:
     """Return the engine for a run's queries. Raises UsageError for an unknown engine."""
     from driftscope.analysis.query.query_engine import DuckDB
     from driftscope.distributions import needs

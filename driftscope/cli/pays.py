@@ -129,7 +129,7 @@ def pays(
     if prompts is None and suite == SUITE and (known := _lab_model(server)):
         prompts = known.name
     one = is_url and without is None
-    folder = run_path(output or Path(FOLDER) / (_place(server) if one else "{time}"))
+    folder = run_path(output or Path(FOLDER) / (_folder_name(server) if one else "{time}"))
     order = Order(
         url="",
         suite=load_suite(suite),
@@ -220,7 +220,7 @@ def _ask(
     return exit_code(analysis) if all(replayed.whole for replayed in done) else EXIT_ERROR
 
 
-def _place(url: str) -> str:
+def _folder_name(url: str) -> str:
     """Return the name of the folder for a running server."""
     from urllib.parse import urlsplit
 

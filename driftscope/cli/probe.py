@@ -10,7 +10,7 @@ import typer
 from driftscope.cli import options
 
 if TYPE_CHECKING:
-    from driftscope.trace.control import Change
+    from driftscope.trace.control import ProbeChange
 
 Json = Annotated[bool, typer.Option("--json", help="Print the status as JSON.")]
 
@@ -31,17 +31,17 @@ def status(run: options.RunArgument, as_json: Json = False) -> None:
 @probe.command(cls=options.Command, epilog=options.epilog("probe start latest"))
 def start(run: options.RunArgument, as_json: Json = False) -> None:
     """Resume recording draft steps."""
-    from driftscope.trace.control import Change
+    from driftscope.trace.control import ProbeChange
 
-    _change(run, Change(recording=True), as_json=as_json)
+    _change(run, ProbeChange(recording=True), as_json=as_json)
 
 
 @probe.command(cls=options.Command, epilog=options.epilog("probe stop latest"))
 def stop(run: options.RunArgument, as_json: Json = False) -> None:
     """Stop recording draft steps until `start`. Verification and requests are still recorded."""
-    from driftscope.trace.control import Change
+    from driftscope.trace.control import ProbeChange
 
-    _change(run, Change(recording=False), as_json=as_json)
+    _change(run, ProbeChange(recording=False), as_json=as_json)
 
 
 @probe.command("set", cls=options.Command, epilog=options.epilog("probe set latest --every 4"))
@@ -57,12 +57,12 @@ def set_(
 ) -> None:
     """Change the rate or the selection; options not given stay as they are."""
     from driftscope.errors import UsageError
-    from driftscope.trace.control import Change, ControlValueError, share_of
+    from driftscope.trace.control import ControlValueError, ProbeChange, share_of
 
     if label and all_labels:
         raise UsageError("--label, --all-labels: give one of the two")
     try:
-        change = Change(
+        change = ProbeChange(
             every=every,
             budget=None if budget is None else share_of(budget),
             labels=() if all_labels else tuple(dict.fromkeys(label)) if label else None,
@@ -74,7 +74,7 @@ def set_(
     _change(run, change, as_json=as_json)
 
 
-def _change(run: Path, change: Change, *, as_json: bool) -> None:
+def _change(run: Path, change: ProbeChange, *, as_json: bool) -> None:
     from driftscope.cli.screens.probe import show
     from driftscope_probes.control import change_run
 

@@ -11,7 +11,7 @@ import typer
 from driftscope.cli import options
 
 if TYPE_CHECKING:
-    from driftscope.workloads.suites.plan import Level
+    from driftscope.workloads.suites.plan import LoadLevel
 
 DEFAULT_RUN = Path("driftscope-runs/replay-{time}")
 
@@ -133,7 +133,7 @@ def run_path(output: Path) -> Path:
     return Path(str(output).replace("{time}", time.strftime("%Y%m%d-%H%M%S")))
 
 
-def levels(concurrency: str | None, rate: str | None) -> Sequence[Level]:
+def levels(concurrency: str | None, rate: str | None) -> Sequence[LoadLevel]:
     """Return the levels of texts such as "1,4,16"; raises UsageError."""
     from driftscope.workloads.suites.suite import levels_of
 

@@ -74,7 +74,7 @@ def serve(
     """
     from driftscope.errors import UsageError
     from driftscope.trace.control import ControlValueError
-    from driftscope_probes.server.start import Recording, replace_process
+    from driftscope_probes.server.start import RecordingOptions, replace_process
 
     if any("," in text for text in label or ()):
         raise UsageError(
@@ -82,7 +82,7 @@ def serve(
             "`driftscope probe set --label`"
         )
     try:
-        recording = Recording(
+        recording = RecordingOptions(
             trace=trace,
             every=every,
             budget=budget,

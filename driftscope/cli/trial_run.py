@@ -19,7 +19,7 @@ from driftscope.inspect.checks.result import CheckResult, warning
 from driftscope.inspect.drafter_classes import Family
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.inspection import NOT_RUN, Inspection
-from driftscope.inspect.trial.result import STOPPED, Acceptance, T, Trial, TrialListener, Tried
+from driftscope.inspect.trial.result import STOPPED, T, Trial, TrialAcceptance, TrialListener, Tried
 
 if TYPE_CHECKING:  # imports torch
     from driftscope.inspect.trial.target import Teacher
@@ -48,7 +48,7 @@ class TrialOptions:
 class TrialProgress(TrialListener):
     """Listener that prints to stderr."""
 
-    def measured(self, as_is: Acceptance, repairs: int) -> None:
+    def measured(self, as_is: TrialAcceptance, repairs: int) -> None:
         """Print the acceptance length as it is, and that it is kept from here on."""
         follow = f"; {repairs} repairs follow (Ctrl-C keeps what is measured)" if repairs else ""
         typer.echo(f"accepts {as_is.mean_length:.2f} tokens a round as it is{follow}", err=True)

@@ -25,7 +25,7 @@ from driftscope.analysis.compare import (
     compare_times,
     speed_of,
 )
-from driftscope.analysis.figures.change_points import Level
+from driftscope.analysis.figures.change_points import AcceptanceLevel
 from driftscope.analysis.pairing import pair_sides
 from driftscope.analysis.replays import SPECULATION, ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.speed import SpeedAtLoad, speed_by_means, speeds_of
@@ -84,7 +84,7 @@ class Case:
         now = self.tokens_per_s
         return None if now is None else now * (mean_length / self.run.acceptance.mean_length - 1.0)
 
-    def cost_of_losing(self, parts: Sequence[Group | Level], kept: float) -> float | None:
+    def cost_of_losing(self, parts: Sequence[Group | AcceptanceLevel], kept: float) -> float | None:
         """Return the gain in tokens per second if the rounds of these parts yielded at least `kept`
         tokens."""
         lost = sum(part.rounds * max(kept - part.mean_length, 0.0) for part in parts)

@@ -265,7 +265,7 @@ _QUANTISED = re.compile(r"awq|gptq|gguf|[nm]?x?fp[48]|int[48]|w[48]a\d+|[qb]4|bn
 _FULL = ("float32", "float16", "bfloat16", "float64", "auto")
 
 
-class Verdict(IntEnum):
+class CauseVerdict(IntEnum):
     """Result of a check, most suspicious first."""
 
     SHOWN = 0
@@ -279,7 +279,7 @@ class Verdict(IntEnum):
 class Look:
     """Result of checking one cause."""
 
-    verdict: Verdict
+    verdict: CauseVerdict
     words: str = ""
     """Observation in words; empty if nothing recorded bears on the cause."""
 
@@ -324,20 +324,20 @@ class Scene:
 
 def settles(words: str) -> Look:
     """Return the result for a setting that differs."""
-    return Look(verdict=Verdict.SHOWN, words=words)
+    return Look(verdict=CauseVerdict.SHOWN, words=words)
 
 
-UNSEEN = Look(verdict=Verdict.OPEN)
+UNSEEN = Look(verdict=CauseVerdict.OPEN)
 
 
 def supports(words: str) -> Look:
     """Return the result for evidence that supports a cause."""
-    return Look(verdict=Verdict.SUPPORTED, words=words)
+    return Look(verdict=CauseVerdict.SUPPORTED, words=words)
 
 
 def excludes(words: str) -> Look:
     """Return the result for evidence that rules a cause out."""
-    return Look(verdict=Verdict.RULED_OUT, words=words)
+    return Look(verdict=CauseVerdict.RULED_OUT, words=words)
 
 
 def norm_flags(scene: Scene) -> Look:
@@ -348,8 +348,8 @@ def norm_flags(scene: Scene) -> Look:
     if applied is not None and asked is not None and applied is not asked:
         where = "after" if applied else "before"
         return settles(
-            f"norm_output is {_on(asked)}, but the state fed forward is the one {where} the final "
-            f"norm{_grown(hidden)}: the engine does not apply the flag"
+            f"norm_output is {_on_or_off(asked)}, but the state fed forward is the one {where} the "
+            f"final norm{_grown(hidden)}: the engine does not apply the flag"
         )
     if asked and _grows(run):
         return settles(
@@ -366,7 +366,7 @@ def norm_flags(scene: Scene) -> Look:
         ]
         if other:
             differences = listed(
-                [f"{name} is {_on(flags.get(name, False))} here" for name in other]
+                [f"{name} is {_on_or_off(flags.get(name, False))} here" for name in other]
             )
             return settles(f"{differences}, unlike in {better.label}")
     into, fed = _first(hidden.in_rms), _first(hidden.fed_rms)
@@ -386,7 +386,7 @@ def norm_flags(scene: Scene) -> Look:
     if scene.same_states and scene.loss is Loss.NOTHING:
         return excludes(_AS_FAR)
     return Look(
-        verdict=Verdict.OPEN,
+        verdict=CauseVerdict.OPEN,
         words="" if applied is None else "norm_output acts as the config says",
     )
 
@@ -440,7 +440,9 @@ def captured_layers(scene: Scene) -> Look:
             f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be the "
             "embedding, or a layer at the wrong position"
         )
-    return Look(verdict=Verdict.OPEN, words=f"layers {_numbers(mine)} are captured" if mine else "")
+    return Look(
+        verdict=CauseVerdict.OPEN, words=f"layers {_numbers(mine)} are captured" if mine else ""
+    )
 
 
 def token_ids(scene: Scene) -> Look:
@@ -467,7 +469,7 @@ def token_ids(scene: Scene) -> Look:
             "average, and almost none is accepted"
         )
     return Look(
-        verdict=Verdict.OPEN,
+        verdict=CauseVerdict.OPEN,
         words=f"it gives its first draft token a probability of {percent(sure)} on average",
     )
 
@@ -494,13 +496,13 @@ def other_target(scene: Scene) -> Look:
     """Check whether the target is that of the better run."""
     run, better = scene.run.manifest.target, scene.better
     if better is None:
-        return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
+        return Look(verdict=CauseVerdict.OPEN, words=f"the target is {run.name}")
     theirs = better.manifest.target
     if models_differ(scene.run.manifest, better.manifest, TARGET):
         return settles(f"{better.label} had the target {theirs.name}, this run has {run.name}")
     if scene.same_drafter:
         return excludes(f"target and drafter are {_expected(better)}")
-    return Look(verdict=Verdict.OPEN, words=f"the target is the same as in {better.label}")
+    return Look(verdict=CauseVerdict.OPEN, words=f"the target is the same as in {better.label}")
 
 
 def quantised_target(scene: Scene) -> Look:
@@ -515,7 +517,7 @@ def quantised_target(scene: Scene) -> Look:
         return supports(f"the target is {manifest.target.name}, dtype {manifest.target.dtype}")
     if manifest.kv_cache_dtype not in _FULL:
         return supports(f"the cache's dtype is {manifest.kv_cache_dtype}")
-    return Look(verdict=Verdict.OPEN, words=f"the target's dtype is {manifest.target.dtype}")
+    return Look(verdict=CauseVerdict.OPEN, words=f"the target's dtype is {manifest.target.dtype}")
 
 
 def execution(scene: Scene) -> Look:
@@ -530,7 +532,7 @@ def execution(scene: Scene) -> Look:
         return excludes(f"rounds yield {yields}")
     if run.manifest.mode == "eager":
         return excludes("the drafter ran eagerly")
-    return Look(verdict=Verdict.OPEN, words=f"the drafter ran in {run.manifest.mode}")
+    return Look(verdict=CauseVerdict.OPEN, words=f"the drafter ran in {run.manifest.mode}")
 
 
 def sampling(scene: Scene) -> Look:
@@ -577,12 +579,12 @@ def training(scene: Scene) -> Look:
         return excludes(f"{words}: it does not know how little it knows")
     if abs(sure - right) <= CALIBRATED and right >= RIGHT_BY_SKILL:
         return supports(f"{words}: it knows how little it knows, as if wired rightly")
-    return Look(verdict=Verdict.OPEN, words=words)
+    return Look(verdict=CauseVerdict.OPEN, words=words)
 
 
 def depths_trained(scene: Scene) -> Look:
     """Report K, to compare with the depths trained; the drafter's training is not recorded."""
-    return Look(verdict=Verdict.OPEN, words=f"K is {scene.run.k}")
+    return Look(verdict=CauseVerdict.OPEN, words=f"K is {scene.run.k}")
 
 
 def _first(values: ByDepth | None) -> float | None:
@@ -597,7 +599,7 @@ def _relative_difference(a: float, b: float) -> float:
     return abs(a - b) / max(abs(a), abs(b), 1e-12)
 
 
-def _on(flag: bool) -> str:
+def _on_or_off(flag: bool) -> str:
     return "on" if flag else "off"
 
 
@@ -758,15 +760,15 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
                 cause=cause.words,
                 check=cause.check,
                 seen=look.words,
-                supported=verdict in (Verdict.SHOWN, Verdict.SUPPORTED),
+                supported=verdict in (CauseVerdict.SHOWN, CauseVerdict.SUPPORTED),
             )
             for cause, look in looked
             if look.verdict is verdict
         )
-        for verdict in Verdict
+        for verdict in CauseVerdict
     }
-    likely = (Verdict.SHOWN, Verdict.SUPPORTED, Verdict.OPEN)
+    likely = (CauseVerdict.SHOWN, CauseVerdict.SUPPORTED, CauseVerdict.OPEN)
     return {
         "causes": tuple(suspect for verdict in likely for suspect in by_verdict[verdict]),
-        "ruled_out": by_verdict[Verdict.RULED_OUT],
+        "ruled_out": by_verdict[CauseVerdict.RULED_OUT],
     }

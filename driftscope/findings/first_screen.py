@@ -156,7 +156,7 @@ def first_screen_of(
         a for a in answers if (a.topic, a.answer, a.headline) == sure and asked.issuperset(a.runs)
     ]
     paying = sorted(pays, key=lambda a: -(a.estimate or 0.0)) if len(asked) > 1 else []
-    lead, about = min(told, key=_place), answers
+    lead, about = min(told, key=_headline_rank), answers
     if paying:
         lead = paying[0]
         findings, about = (
@@ -167,7 +167,7 @@ def first_screen_of(
     measured = lead.headline in (Headline.MEASURED_LOSS, Headline.MEASURED)
     if subject is not None and not lead.reference and not measured:
         mine = [finding for finding in told if set(finding.runs) & set(subject.runs)]
-        lead = min(mine or told, key=_place)
+        lead = min(mine or told, key=_headline_rank)
     several = len(cases or replays) > 1
     text = lead.sentence(several)
     asks = lead.answer is Answer.NO or _better(lead) is not None
@@ -256,7 +256,7 @@ def _marks(findings: Sequence[Finding]) -> tuple[tuple[Topic, Answer], ...]:
     )
 
 
-def _place(told: Finding) -> tuple[int, float]:
+def _headline_rank(told: Finding) -> tuple[int, float]:
     """Return the place of a finding in the choice of the headline: of decided answers the most
     remarkable comes first, of figures the lowest."""
     size = told.estimate or 0.0
@@ -482,9 +482,9 @@ def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
 def _time_reference(case: Case, other: RunSummary | None) -> str:
     mine = case.run.latency
     if case.plain is not None and case.plain.latency.tpot_s is not None:
-        return f"without speculation {_beside(case.plain.latency, mine)}"
+        return f"without speculation {_other_time_words(case.plain.latency, mine)}"
     if other is not None and other.latency.tpot_s is not None:
-        return f"{other.label} {_beside(other.latency, mine)}"
+        return f"{other.label} {_other_time_words(other.latency, mine)}"
     ratio = None if case.advice is None else model_ratio(case.advice)
     if ratio is None or mine.tpot_s is None:
         return "no run to compare it with"
@@ -492,7 +492,7 @@ def _time_reference(case: Case, other: RunSummary | None) -> str:
     return f"without speculation {least.removesuffix(' ms')} to {most}, by bounds"
 
 
-def _beside(other: Latency, mine: Latency) -> str:
+def _other_time_words(other: Latency, mine: Latency) -> str:
     """Return the other run's time per token, and the change from it to this run's; a change that
     may be none is called so."""
     ratio = speed_by_means(other, mine)

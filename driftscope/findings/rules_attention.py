@@ -16,7 +16,7 @@ from driftscope.analysis.figures.attention_drift import (
     SINK_TIMES_EVEN,
     AttentionDrift,
 )
-from driftscope.analysis.figures.attention_drift import Answer as Drifts
+from driftscope.analysis.figures.attention_drift import DriftAnswer as Drifts
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import (
     between,
@@ -28,7 +28,7 @@ from driftscope.analysis.number_words import (
     times,
 )
 from driftscope.analysis.statistics.intervals import Estimate, Interval
-from driftscope.analysis.statistics.strata import Answer as Relation
+from driftscope.analysis.statistics.strata import AssociationAnswer as Relation
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Deciding, Need, Threshold, entry, question
 from driftscope.findings.causes import (
@@ -103,7 +103,7 @@ def _per_depth(spread: Interval | None, depths: int) -> Interval | None:
     """Return the interval of the growth per depth."""
     if spread is None or not spread.low > 0:
         return None
-    return Interval.of(per_depth(spread.low, depths), per_depth(spread.high, depths))
+    return Interval.between(per_depth(spread.low, depths), per_depth(spread.high, depths))
 
 
 def _growth(case: Case, bound: float) -> Deciding | None:

@@ -15,9 +15,9 @@ from driftscope.analysis.figures.change_points import (
     MOST_ALIKE,
     POWERS,
     PROMPT,
+    AcceptanceLevel,
     ChangePoint,
     Changes,
-    Level,
 )
 from driftscope.analysis.number_words import count, lasted, listed, number, percent
 from driftscope.analysis.pairing import pair_sides
@@ -342,12 +342,12 @@ def fall_of(changes: Changes | None) -> ChangePoint | None:
 def is_sure(changes: Changes, fall: ChangePoint) -> bool:
     """Whether a fall is more than sessions or requests that differ: its interval is below
     SURE_BELOW, and neighbouring requests are not alike for unknown reasons."""
-    if fall.interval is None or changes.alike:
+    if fall.interval is None or changes.neighbours_alike:
         return False
     return fall.before + fall.interval.high < SURE_BELOW.value * fall.before
 
 
-def _level_from(changes: Changes, point: ChangePoint) -> Level | None:
+def _level_from(changes: Changes, point: ChangePoint) -> AcceptanceLevel | None:
     """Return the level that a point begins; None for the change of the requests as they came."""
     return next((level for level in changes.levels if level.start_s == point.time_s), None)
 
@@ -409,7 +409,7 @@ def _may_be_drafter(changes: Changes, point: ChangePoint) -> bool:
     enough of them, nothing speaks for traffic."""
     if anchors(point):
         return confirming(point) is not None
-    return changes.keyed or not changes.alike
+    return changes.keyed or not changes.neighbours_alike
 
 
 def kept_after(point: ChangePoint) -> tuple[float, Interval | None]:
@@ -466,7 +466,7 @@ def _share(
     accepted = point.before - 1.0
     if accepted <= 0:
         return 1.0, None
-    around = spread and Interval.of(1 + spread.low / accepted, 1 + spread.high / accepted)
+    around = spread and Interval.between(1 + spread.low / accepted, 1 + spread.high / accepted)
     return 1 + difference / accepted, around
 
 
@@ -512,7 +512,7 @@ def explanation_of(changes: Changes) -> _Explanation | None:
             advice="Send more prompts again and again, or go on with more sessions: about "
             f"{needed:,} {unsure.noun}s on both sides of the change would decide.",
         )
-    if changes.alike:
+    if changes.neighbours_alike:
         return _CANNOT_TELL
     if changes.points:
         return None
@@ -574,7 +574,7 @@ def acceptance_decays(case: Case) -> Finding | None:
     groups, changes = usable(case.run.groups.time), case.run.changes
     # Requests of one kind have to change, and traffic must be no explanation; too few requests to
     # test that are no objection.
-    moves = changes is None or (bool(changes.points) and not changes.alike)
+    moves = changes is None or (bool(changes.points) and not changes.neighbours_alike)
     if worst_drop(changes) is not None or not moves:
         return None
     if len(groups) < 2 or groups[0].name != case.run.groups.time[0].name:

@@ -164,7 +164,7 @@ def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[f
         return None, False
     kept = theirs.kept
     if theirs.first != contrast.first:
-        kept, spread = 1 / kept, Interval.of(1 / spread.high, 1 / spread.low)
+        kept, spread = 1 / kept, Interval.between(1 / spread.high, 1 / spread.low)
     apart = ratio(contrast.kept, contrast.kept_interval, kept, spread)
     return kept, contrast.kept == 0 or (apart is not None and apart[1].high < 1.0)
 
@@ -199,7 +199,7 @@ def long_context_collapse(case: Case) -> Finding | None:
             "labels": len(contrast.strata),
         },
         confidence=trust,
-        because=because + _alike("label", contrast),
+        because=because + _equal_shares_words("label", contrast),
         advice="The drafter was probably trained on shorter contexts: it loses acceptance "
         f"{_since(case, contrast)}. Check that vLLM applies the drafter's own rope scaling and "
         "sliding window, that its max_position_embeddings covers your contexts, and retrain on "
@@ -252,7 +252,7 @@ def template_sensitivity(case: Case) -> Finding | None:
             **({} if theirs is None else {"kept_reference": theirs}),
         },
         confidence=trust,
-        because=because + _alike("context length", contrast),
+        because=because + _equal_shares_words("context length", contrast),
         advice=f'Compare the prompts of "{contrast.second}" with what the drafter was trained on: '
         "the chat template, its first token (BOS), system prompts, language. Use the drafter's own "
         "template with --chat-template, or train the drafter on yours"
@@ -403,7 +403,7 @@ def _named(groups: Sequence[Group], name: str) -> list[Group]:
     return [group for group in groups if group.name == name]
 
 
-def _alike(what: str, contrast: Contrast) -> str:
+def _equal_shares_words(what: str, contrast: Contrast) -> str:
     """Return what is held equal, in words; "" if there is only one stratum."""
     return (
         f"; both are compared at equal shares of {len(contrast.strata)} {what}s"
@@ -678,7 +678,7 @@ def _beside_others(case: ReplayCase) -> list[tuple[str, float, Interval]]:
                 max(0.0, (others * part - 1.0) / (others - 1.0))
                 for part in (ratio.value, ratio.interval.low, ratio.interval.high)
             )
-            if (spread := Interval.of(low, high)) is not None:
+            if (spread := Interval.between(low, high)) is not None:
                 found.append((cell.condition, kept, spread))
     return sorted(found, key=lambda replica: replica[1])
 

@@ -224,7 +224,7 @@ def acceptance_kept(case: Case) -> Finding | None:
     if case.is_answered(Topic.ACCEPTANCE):
         return None
     change = None if case.comparison is None else change_of(case.comparison.at(LENGTH)[0])
-    interval = None if change is None else Interval.of(change.low, change.high)
+    interval = None if change is None else Interval.between(change.low, change.high)
     if case.comparison is None or change is None or interval is None:
         spread, length = case.run.acceptance.mean_length_interval, case.run.acceptance.mean_length
         around = "no 95% interval" if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
@@ -518,7 +518,7 @@ def _first_accepted(case: ReplayCase) -> Deciding | None:
     if cell is None:
         return None
     share, spread = (cell.mean_length or 1.0) - 1.0, cell.mean_length_interval
-    found = spread and Interval.of(spread.low - 1.0, spread.high - 1.0)
+    found = spread and Interval.between(spread.low - 1.0, spread.high - 1.0)
     if (sums := cell.totals) is not None and sums.mean_length_interval is None:
         share = next(iter(sums.marginal or ()), None) or min(share, 1.0)
         found = sums.bounds(share)

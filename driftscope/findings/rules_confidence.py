@@ -51,7 +51,7 @@ def _widened(value: float, interval: Interval | None, depths: int) -> Interval |
         return None
     factor = NormalDist().inv_cdf(1.0 - ALPHA / 2 / depths) / Z95
     low, high = (value + factor * (end - value) for end in (interval.low, interval.high))
-    return Interval.of(low, high, interval.clusters)
+    return Interval.between(low, high, interval.clusters)
 
 
 def _excess(at: CalibrationAtDepth, depths: int) -> float:
@@ -59,7 +59,7 @@ def _excess(at: CalibrationAtDepth, depths: int) -> float:
     bias, heat = _widened(at.bias, at.bias_interval, depths), None
     if at.temperature is not None and at.temperature_interval is not None:
         spread = at.temperature_interval
-        logs = Interval.of(math.log(spread.low), math.log(spread.high))
+        logs = Interval.between(math.log(spread.low), math.log(spread.high))
         heat = _widened(math.log(at.temperature), logs, depths)
     return max(
         (

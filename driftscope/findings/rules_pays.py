@@ -100,7 +100,7 @@ def _speed_that_decides(case: Case | ReplayCase) -> Deciding:
     pays."""
     found = _measured_at_loads(case) if isinstance(case, ReplayCase) else does_it_pay(case)
     value = found.estimate or 0.0
-    interval = found.interval or Interval.of(value, value)
+    interval = found.interval or Interval.between(value, value)
     known = found.answer is not Answer.CANNOT_TELL
     return Deciding(value=value, interval=interval if known else None, bound=1.0)
 
@@ -261,7 +261,8 @@ def _without_probe(case: Case, speedup: float, interval: Interval) -> tuple[floa
         return speedup, interval, ""
     return (
         speedup / (1.0 - share),
-        Interval.of(interval.low, interval.high / (1.0 - share), interval.clusters) or interval,
+        Interval.between(interval.low, interval.high / (1.0 - share), interval.clusters)
+        or interval,
         f"; the probe's own time, {percent(share)} of it, taken off the first",
     )
 
@@ -556,7 +557,7 @@ def model_ratio(advice: Advice) -> tuple[float, Interval] | None:
     none = advice.gains[0]
     if advice.assumed or advice.doubt is not None or none.interval is None:
         return None
-    interval = Interval.of(1 / (1 + none.interval.high), 1 / (1 + none.interval.low))
+    interval = Interval.between(1 / (1 + none.interval.high), 1 / (1 + none.interval.low))
     return None if interval is None else (1 / (1 + none.value), interval)
 
 

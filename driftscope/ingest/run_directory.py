@@ -45,7 +45,7 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
     """
     found = [figures for figures in found if not figures.is_sum]
     sums = [
-        _sums(figures)
+        _totals_of(figures)
         for figures in found
         if not _has_rows(figures) and not (figures.is_empty and figures.accepted is None)
     ]
@@ -122,7 +122,7 @@ def _notes(found: Sequence[Figures]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _sums(figures: Figures) -> FileTotals:
+def _totals_of(figures: Figures) -> FileTotals:
     """Return a part's figures as sums, which have most of their names."""
     alike = {field.name for field in fields(FileTotals)} & {field.name for field in fields(Figures)}
     return FileTotals(

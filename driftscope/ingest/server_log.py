@@ -603,7 +603,7 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
     exact = [line for line in series if line.verified is not None]
     series = [line for line in exact if line.verified] or exact or series
     series, words = _without_unknown_rounds(series)
-    figures = _sums(series, part)
+    figures = _figures_of_lines(series, part)
     if every[0][0].marker == "draft acceptance" and all(line.rounds for line in series):
         figures = replace(
             over_requests(
@@ -676,7 +676,7 @@ def _without_rounds(line: LogLine) -> bool:
     return line.rounds is None and bool(line.verified) and line.accepted == 0
 
 
-def _sums(lines: Sequence[LogLine], part: str) -> Figures:
+def _figures_of_lines(lines: Sequence[LogLine], part: str) -> Figures:
     rounds = [line.rounds for line in lines if line.rounds is not None]
     counted = len(rounds) == len(lines) and bool(rounds)
     lengths = [line for line in lines if line.length is not None]

@@ -654,7 +654,7 @@ def speculators_csv(file: ResultFile) -> Iterator[Figures]:
     except csv.Error as error:
         raise BadFigureError(f"not a table of commas ({error})") from error
     for row in rows:
-        fields = {name: _value(name, text) for name, text in row.items() if name}
+        fields = {name: _typed_value(name, text) for name, text in row.items() if name}
         accepted = length(fields, "acceptance_length")
         marginal = _marginal(fields)
         yield Figures(
@@ -668,7 +668,7 @@ def speculators_csv(file: ResultFile) -> Iterator[Figures]:
         )
 
 
-def _value(name: str, text: Any) -> Any:
+def _typed_value(name: str, text: Any) -> Any:
     if name == "subset" or not text:
         return None
     try:

@@ -27,7 +27,7 @@ from driftscope.boundary.json_document import (
     written_property,
 )
 from driftscope.errors import MixedTraceError, UsageError
-from driftscope.inspect.trial.result import Acceptance as TrialAcceptance
+from driftscope.inspect.trial.result import TrialAcceptance as TrialAcceptance
 
 PROMPTS = (
     "whether the prompts are the same is not known: serve those of the inspection, which its "

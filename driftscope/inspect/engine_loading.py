@@ -36,7 +36,7 @@ MOST_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class AskedEngine:
     """An engine that can be asked."""
 
     name: str
@@ -56,13 +56,13 @@ class Engine:
         return find_spec(self.package) is not None and find_spec("torch") is not None
 
 
-VLLM = Engine(
+VLLM = AskedEngine(
     name="vLLM",
     package="vllm",
     module="driftscope.inspect.vllm_process",
     environment={"VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
 )
-SGLANG = Engine(
+SGLANG = AskedEngine(
     name="SGLang",
     package="sglang",
     module="driftscope.inspect.sglang_process",
@@ -70,7 +70,7 @@ SGLANG = Engine(
 )
 
 
-def installed_engine() -> Engine | None:
+def installed_engine() -> AskedEngine | None:
     """Return the engine to ask: vLLM, or SGLang where only that is installed; None without."""
     return next((engine for engine in (VLLM, SGLANG) if engine.is_installed), None)
 
@@ -113,7 +113,7 @@ class EngineProcess:
 
     def __init__(
         self,
-        engine: Engine = VLLM,
+        engine: AskedEngine = VLLM,
         command: Sequence[str] = (),
         most_seconds: float = MOST_SECONDS,
     ) -> None:

@@ -25,7 +25,7 @@ from driftscope.inspect.checkpoints import (
     with_tensors,
 )
 from driftscope.inspect.checks import config, layer_fields, tensors, vocabulary, weights
-from driftscope.inspect.checks.result import UNNAMED, Certainty, CheckResult, Inspected, Level
+from driftscope.inspect.checks.result import UNNAMED, Certainty, CheckLevel, CheckResult, Inspected
 from driftscope.inspect.checks.weights import HEAD_IS_TARGETS
 from driftscope.inspect.drafter_classes import Coverage, Family
 from driftscope.inspect.engine_loading import EngineProcess
@@ -116,7 +116,7 @@ _BY_FAMILY = {
 
 def errors_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Return results by their level, those of one level in the order that they have."""
-    return tuple(sorted(results, key=lambda result: list(Level).index(result.level)))
+    return tuple(sorted(results, key=lambda result: list(CheckLevel).index(result.level)))
 
 
 def run_checks(inspected: Inspected) -> list[CheckResult]:
@@ -142,7 +142,7 @@ def _checks(inspected: Inspected) -> tuple[Check, ...]:
     return (*(FOR_PARALLEL if found.parallel else FOR_POSITIONS), *FOR_ANY_DRAFTER)
 
 
-class Answer(StrEnum):
+class Soundness(StrEnum):
     """Whether a drafter is sound."""
 
     SOUND = "sound"
@@ -202,24 +202,24 @@ class Inspection:
             return Coverage.UNKNOWN
         return Coverage.PARTLY if self.unchecked else Coverage.CHECKED
 
-    def count(self, level: Level) -> int:
+    def count(self, level: CheckLevel) -> int:
         """Return the number of results of a level."""
         return sum(result.level is level for result in self.results)
 
     @written_property
-    def answer(self) -> Answer:
+    def answer(self) -> Soundness:
         """Whether the drafter is sound."""
-        found = {result.id for result in self.results if result.level is not Level.NOTE}
+        found = {result.id for result in self.results if result.level is not CheckLevel.NOTE}
         if not self.known:
-            return Answer.CANNOT_TELL
+            return Soundness.CANNOT_TELL
         if found - WITHOUT_A_CAUSE:
-            return Answer.WRONG
+            return Soundness.WRONG
         if found & {UNEXPLAINED, LESS_THAN_EXPECTED}:
-            return Answer.UNEXPLAINED
+            return Soundness.UNEXPLAINED
         not_run = self.trial is None or self.trial.stopped or bool(self.trial.not_promised)
         if found or not_run or self.trial is None or self._other_turns:
-            return Answer.CANNOT_TELL
-        return Answer.SOUND if reaches(self.trial) else Answer.NOT_COMPARED
+            return Soundness.CANNOT_TELL
+        return Soundness.SOUND if reaches(self.trial) else Soundness.NOT_COMPARED
 
     @property
     def _other_turns(self) -> CheckResult | None:
@@ -231,12 +231,14 @@ class Inspection:
         """The answer in one sentence; "" if the class is not known."""
         if not self.known:
             return ""
-        first = next((result for result in self.results if result.level is not Level.NOTE), None)
+        first = next(
+            (result for result in self.results if result.level is not CheckLevel.NOTE), None
+        )
         first = first or self._other_turns
-        if self.answer is Answer.WRONG and first is not None:
+        if self.answer is Soundness.WRONG and first is not None:
             sure = first.certainty is not Certainty.POSSIBLE
             return f"{'Wrong' if sure else 'Perhaps wrong'}: {first.title}."
-        if self.answer is Answer.UNEXPLAINED and first is not None:
+        if self.answer is Soundness.UNEXPLAINED and first is not None:
             return f"{first.title[0].upper()}{first.title[1:]}."
         if first is not None:
             return f"It cannot be told whether this drafter is sound: {first.title}."
@@ -255,7 +257,7 @@ class Inspection:
         accepts = self.trial.acceptance
         length = f"{accepts.mean_length:.2f} tokens a round"
         words = f"no check failed, and none of {len(self.trial.tried)} repairs surely accepts more"
-        if self.answer is Answer.SOUND:
+        if self.answer is Soundness.SOUND:
             return f"Sound: it accepts the expected length ({length}), {words}."
         return (
             f"It accepts {length}: {words}. Whether it should accept more cannot be told from one "
@@ -269,7 +271,7 @@ class Inspection:
             return EXIT_INTERRUPTED
         if not self.known:
             return EXIT_UNKNOWN
-        bad = self.count(Level.ERROR) + (self.count(Level.WARNING) if strict else 0)
+        bad = self.count(CheckLevel.ERROR) + (self.count(CheckLevel.WARNING) if strict else 0)
         if bad:
             return EXIT_GATE_FAILED
         return EXIT_NO_DATA if any(result.id == NOT_RUN for result in self.results) else EXIT_OK

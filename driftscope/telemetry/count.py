@@ -93,7 +93,7 @@ class BatchCounter:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rounds:
+class OpenRounds:
     """Rounds of one request so far."""
 
     rounds: int = 0
@@ -116,7 +116,7 @@ class Finished:
     """A finished request: its RequestRow by column, and its rounds."""
 
     row: dict[str, Any]
-    rounds: Rounds
+    rounds: OpenRounds
 
 
 class RequestLog:
@@ -125,7 +125,7 @@ class RequestLog:
     def __init__(self, tally: Tally, labels: tuple[str, ...] = ()) -> None:
         """`labels`: the labels that become an attribute value; all others count as OTHER_LABEL."""
         self._tally, self._labels = tally, labels
-        self._open: OrderedDict[str, Rounds] = OrderedDict()
+        self._open: OrderedDict[str, OpenRounds] = OrderedDict()
 
     def verified(self, batch: pa.RecordBatch) -> None:
         """Count a batch of `verify`."""
@@ -147,7 +147,7 @@ class RequestLog:
     def finished(self, batch: pa.RecordBatch) -> Iterator[Finished]:
         """Yield the requests of a batch of `request`, each with its rounds."""
         for row in batch.to_pylist():
-            rounds = self._open.pop(row["request"], None) or Rounds()
+            rounds = self._open.pop(row["request"], None) or OpenRounds()
             if (length := rounds.mean_length) is not None:
                 self._tally.observe(REQUEST_LENGTH, [length], **self.label_of(row))
             yield Finished(row=row, rounds=rounds)
@@ -158,10 +158,10 @@ class RequestLog:
             return {}
         return {"label": row["label"] if row["label"] in self._labels else OTHER_LABEL}
 
-    def _of(self, request: str) -> Rounds:
+    def _of(self, request: str) -> OpenRounds:
         counted = self._open.get(request)
         if counted is None:
-            counted = self._open[request] = Rounds()
+            counted = self._open[request] = OpenRounds()
             while len(self._open) > REMEMBERED_REQUESTS:
                 self._open.popitem(last=False)
         return counted

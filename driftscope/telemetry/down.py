@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import Identity, Key, Point, Tally
-from driftscope.telemetry.settings import METRICS, Settings
+from driftscope.telemetry.settings import METRICS, ExportSettings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter
@@ -27,7 +27,7 @@ class DownTelemetry:
     Raises TelemetryError from the constructor if the settings cannot be met.
     """
 
-    def __init__(self, identity: Identity, kind: str, settings: Settings) -> None:
+    def __init__(self, identity: Identity, kind: str, settings: ExportSettings) -> None:
         """`kind`: the fault's kind, a word of a closed set."""
         self._identity, self._started_s = identity, time.time()
         self._tally = Tally()
@@ -53,10 +53,10 @@ class DownTelemetry:
         """Return the identity of the engine."""
         return self._identity
 
-    def _send(self, exporter: MetricExporter, settings: Settings) -> None:
-        from driftscope.telemetry.export import Sender, export_metrics, metrics_data
+    def _send(self, exporter: MetricExporter, settings: ExportSettings) -> None:
+        from driftscope.telemetry.export import SignalExport, export_metrics, metrics_data
 
-        sender = Sender(METRICS, Tally(), settings.interval_s)
+        sender = SignalExport(METRICS, Tally(), settings.interval_s)
         while True:
             with contextlib.suppress(Exception):  # the border: the thread must go on
                 if sender.is_due():

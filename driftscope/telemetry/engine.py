@@ -37,7 +37,7 @@ from driftscope.telemetry.instruments import (
     difference,
     merged,
 )
-from driftscope.telemetry.settings import METRICS, TRACES, Settings
+from driftscope.telemetry.settings import METRICS, TRACES, ExportSettings
 from driftscope.trace.manifest import MANIFEST, Manifest, Model, read_manifest
 from driftscope.trace.ranks import place_of
 from driftscope.trace.status import Status
@@ -160,13 +160,13 @@ class EngineTelemetry:
         self,
         run: Path,
         source: str,
-        settings: Settings,
+        settings: ExportSettings,
         status: Callable[[], Status],
         *,
         model: str | None = None,
     ) -> None:
         """`model`: the name under which the engine serves the model."""
-        from driftscope.telemetry.export import Sender, Spans, metric_exporter, span_exporter
+        from driftscope.telemetry.export import SignalExport, Spans, metric_exporter, span_exporter
 
         self._run, self._status, self._settings = run, status, settings
         self._model, self._replica = model, place_of(source).replica or 0
@@ -184,8 +184,8 @@ class EngineTelemetry:
         self._health.set(i.LISTENER_ERRORS, 0)
         self._metric_exporter = metric_exporter(settings)
         self._span_exporter = span_exporter(settings)
-        self._metrics = Sender(METRICS, self._health, settings.interval_s)
-        self._traces = Sender(TRACES, self._health, settings.span_delay_s)
+        self._metrics = SignalExport(METRICS, self._health, settings.interval_s)
+        self._traces = SignalExport(TRACES, self._health, settings.span_delay_s)
         self._closed = threading.Event()
         self._scrape = None
         if settings.prometheus is not None:

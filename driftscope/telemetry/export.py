@@ -50,7 +50,7 @@ from driftscope.telemetry.instruments import (
     Tally,
     named,
 )
-from driftscope.telemetry.settings import GRPC, Settings, Signal
+from driftscope.telemetry.settings import GRPC, ExportSettings, Signal
 from driftscope.version import __version__
 
 SCOPE = InstrumentationScope("driftscope", __version__, i.SCHEMA_URL)
@@ -66,7 +66,7 @@ REMEMBERED_REQUESTS = 4096
 """Most requests whose drifted chains are kept until the request finishes."""
 
 
-class Sender:
+class SignalExport:
     """Schedule of the exports of one signal, METRICS or TRACES, and their count in `health`."""
 
     def __init__(self, signal: str, health: Tally, interval_s: float) -> None:
@@ -99,14 +99,14 @@ class Sender:
         self._due_s = self._taken_s + self._interval_s
 
 
-def export_metrics(exporter: MetricExporter, data: MetricsData, settings: Settings) -> bool:
+def export_metrics(exporter: MetricExporter, data: MetricsData, settings: ExportSettings) -> bool:
     """Return whether the collector accepted the metrics. Cumulative figures lose nothing by a
     failure."""
     result = exporter.export(data, timeout_millis=settings.timeout_s * 1000)
     return result is MetricExportResult.SUCCESS
 
 
-def export_spans(exporter: SpanExporter, spans: Spans, batch: int, sender: Sender) -> None:
+def export_spans(exporter: SpanExporter, spans: Spans, batch: int, sender: SignalExport) -> None:
     """Send all queued spans, a batch at a time; they stay queued until a collector accepts them."""
     while queued := spans.take(batch):
         accepted = exporter.export(queued) is SpanExportResult.SUCCESS
@@ -316,7 +316,7 @@ def _attributes(point: Point, constants: Mapping[str, str]) -> dict[str, str | i
     return {**constants, **own}
 
 
-def metric_exporter(settings: Settings) -> MetricExporter | None:
+def metric_exporter(settings: ExportSettings) -> MetricExporter | None:
     """Return the metric exporter; None if metrics are not exported.
 
     Raises TelemetryError when the protocol's package is missing.
@@ -329,7 +329,7 @@ def metric_exporter(settings: Settings) -> MetricExporter | None:
     return made
 
 
-def span_exporter(settings: Settings) -> SpanExporter | None:
+def span_exporter(settings: ExportSettings) -> SpanExporter | None:
     """Return the span exporter; arguments and errors are those of `metric_exporter`."""
     if settings.traces is not None and settings.traces.exporter == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter

@@ -205,7 +205,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Series:
+class _SampleName:
     """Instrument and part to which a sample name on a page belongs."""
 
     instrument: Instrument
@@ -437,7 +437,7 @@ def _one_bucket(key: Key, counts: Mapping[Key, float]) -> tuple[int, ...]:
     return (int(counts[key]),)
 
 
-def _checked(sample: Sample, series: _Series) -> float:
+def _checked(sample: Sample, series: _SampleName) -> float:
     name, value = sample.name, sample.value
     if value < 0 and (series.part == _BUCKET or series.instrument.kind == COUNTER):
         raise BadPageError(f"{name}: {value:g}, and a count is 0 or more")
@@ -446,15 +446,15 @@ def _checked(sample: Sample, series: _Series) -> float:
     return value
 
 
-def _named() -> Iterator[tuple[str, _Series]]:
+def _named() -> Iterator[tuple[str, _SampleName]]:
     for instrument in INSTRUMENTS.values():
         name = metric_name(instrument)
         if instrument.kind == HISTOGRAM:
             for part in (_BUCKET, _SUM):
-                yield name + part, _Series(instrument=instrument, part=part)
+                yield name + part, _SampleName(instrument=instrument, part=part)
         else:
             suffix = "_total" if instrument.kind == COUNTER else ""
-            yield name + suffix, _Series(instrument=instrument)
+            yield name + suffix, _SampleName(instrument=instrument)
 
 
 def samples_of_engine(

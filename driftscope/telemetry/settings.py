@@ -53,7 +53,7 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ExportSettings:
     """Destinations of figures and spans, and how they are sent."""
 
     metrics: Signal | None = None
@@ -71,7 +71,7 @@ class Settings:
     exemplars: bool = True
 
 
-def settings_from(environ: Mapping[str, str]) -> Settings | None:
+def settings_from(environ: Mapping[str, str]) -> ExportSettings | None:
     """Return the settings in force, or None when nothing is exported. Raises TelemetryError."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
@@ -79,7 +79,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
     prometheus = _prometheus(environ)
     if not (metrics or traces or prometheus):
         return None
-    return Settings(
+    return ExportSettings(
         metrics=metrics,
         traces=traces,
         prometheus=prometheus,

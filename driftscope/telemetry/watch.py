@@ -13,7 +13,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
-from driftscope.boundary.http_peer import OK, Limits, ask, public
+from driftscope.boundary.http_peer import OK, AnswerLimits, ask, public
 from driftscope.boundary.text import shown
 from driftscope.errors import (
     DamagedTraceError,
@@ -60,7 +60,7 @@ from driftscope.vocabulary import EngineName
 
 T = TypeVar("T")
 CLASSES = ("sink", "prompt", "generated", "self")
-LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)
+LIMITS = AnswerLimits(seconds=5.0, octets=MAX_METRICS_BYTES)
 """Limits of one request to an endpoint."""
 OUTLIER_SHARE = 0.85
 """Share of the siblings' median length below which a replica is named; the alert

@@ -30,7 +30,7 @@ class ControlValueError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ProbeChange:
     """Changes that a probe is asked to make; None: leave the setting unchanged.
 
     `every` and `budget` exclude each other, as they do in the probe. Raises ControlValueError.
@@ -64,7 +64,7 @@ class Change:
         )
 
     @classmethod
-    def checked(cls, values: object) -> Change:
+    def checked(cls, values: object) -> ProbeChange:
         """Build a change from unchecked JSON; raises ControlValueError."""
         if not isinstance(values, Mapping):
             raise ControlValueError("give an object of settings")
@@ -81,7 +81,7 @@ class Change:
         """Return the settings to change, as for JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def then(self, later: Change) -> Change:
+    def then(self, later: ProbeChange) -> ProbeChange:
         """Return both changes combined; `later` takes precedence."""
         new = later.given()
         if not {"every", "budget"}.isdisjoint(new):
@@ -95,7 +95,7 @@ class Asked:
 
     revision: int = 0
     """Count of changes to the file; 0: none."""
-    change: Change = field(default_factory=Change)
+    change: ProbeChange = field(default_factory=ProbeChange)
 
 
 def read_control(run: Path) -> Asked:
@@ -106,14 +106,14 @@ def read_control(run: Path) -> Asked:
         _check(isinstance(raw, dict), "give an object of settings")
         revision = raw.pop("revision", 0)
         _check(type(revision) is int and revision >= 0, "revision: give a whole number")
-        return Asked(revision=revision, change=Change.checked(raw))
+        return Asked(revision=revision, change=ProbeChange.checked(raw))
     except FileNotFoundError:
         return Asked()
     except (OSError, ValueError) as error:
         raise ControlValueError(f"{path}: {error}") from error
 
 
-def ask(run: Path, change: Change) -> Asked:
+def ask(run: Path, change: ProbeChange) -> Asked:
     """Add `change` to what the run's probe is asked for.
 
     Concurrent requests are processed one after the other, each with its own revision. An invalid

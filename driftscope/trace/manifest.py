@@ -279,7 +279,9 @@ def read_manifest(run: Path) -> Manifest:
         raw = read_json(path)
         version = raw["schema_version"]
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise DamagedTraceError(f"{path}: not a readable manifest ({_words(error)})") from error
+        raise DamagedTraceError(
+            f"{path}: not a readable manifest ({_error_words(error)})"
+        ) from error
     check_version(str(version), path)
     try:
         manifest = validated(Manifest, raw)
@@ -325,7 +327,7 @@ def check_version(version: str, path: Path) -> None:
         )
 
 
-def _words(error: Exception) -> str:
+def _error_words(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else first_line(error)
 
 

@@ -303,7 +303,7 @@ def is_rollups(path: Path) -> bool:
     return here and any(next(path.glob(pattern), None) is not None for pattern in patterns)
 
 
-def found(path: Path) -> Path:
+def resolve_run(path: Path) -> Path:
     """Return the run or the file that a user named; see the table at the top.
 
     Raises NotATraceError with the runs to choose from. A file is returned as it is.

@@ -94,7 +94,7 @@ def _text_of(content: Mapping[str, Any]) -> KeptText:
     anything but what `TextFile` is given."""
     prompt, answer = content["prompt"], content["answer"]
     if not isinstance(prompt, str):
-        prompt = "\n\n".join(f"{message['role']}: {_words(message)}" for message in prompt)
+        prompt = "\n\n".join(f"{message['role']}: {_message_text(message)}" for message in prompt)
     pieces = list(answer) if content["by_round"] is True else ["".join(answer)]
     kept, left = list[str](), SHOWN_ANSWER
     for piece in pieces[:SHOWN_ANSWER]:
@@ -111,7 +111,7 @@ def _text_of(content: Mapping[str, Any]) -> KeptText:
     return KeptText(prompt=_safe(head) + tail, answer=tuple(kept))
 
 
-def _words(message: Mapping[str, Any]) -> str:
+def _message_text(message: Mapping[str, Any]) -> str:
     words = message.get("content")
     return words if isinstance(words, str) else dumps(message)
 

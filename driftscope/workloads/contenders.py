@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from driftscope.analysis.replays import CONTENDER, SERVER_RUN, SPECULATION, START
-from driftscope.boundary.http_peer import OK, Limits, ask
+from driftscope.boundary.http_peer import OK, AnswerLimits, ask
 from driftscope.boundary.text import dumps
 from driftscope.distributions import CACHE
 from driftscope.errors import DriftscopeError, PeerError
@@ -112,7 +112,7 @@ POLL_S = 0.5
 STOP_S = 60.0
 """Time in which a server must finish and close its trace before it is killed, in seconds."""
 HOST = "127.0.0.1"
-HEALTH = Limits(seconds=2.0, octets=1 << 16)
+HEALTH = AnswerLimits(seconds=2.0, octets=1 << 16)
 PROBE = "DRIFTSCOPE_"
 """Beginning of the names of the probe's settings."""
 VLLM_KEY = "VLLM_API_KEY"

@@ -282,15 +282,15 @@ class DeviceClock:
             event.record()
             self._marks.append(event)
 
-    def take(self) -> Marks:
+    def take(self) -> DeviceMarks:
         """Return the marks of the step and clear them."""
         if not self._marks:
             return NO_MARKS
-        marks, self._marks = Marks(self._marks), []
+        marks, self._marks = DeviceMarks(self._marks), []
         return marks
 
 
-class Marks:
+class DeviceMarks:
     """Points in time of one step's work on the device."""
 
     def __init__(self, events: list[Any]) -> None:
@@ -307,5 +307,5 @@ class Marks:
         return float(self._events[first].elapsed_time(self._events[last])) / 1000
 
 
-NO_MARKS = Marks([])
+NO_MARKS = DeviceMarks([])
 """Marks of a step on a CPU: none."""

@@ -18,8 +18,8 @@ from driftscope.errors import ControlError
 from driftscope.trace import control
 from driftscope.trace.control import (
     CONTROL,
-    Change,
     ControlValueError,
+    ProbeChange,
     read_control,
 )
 from driftscope.trace.manifest import read_manifest
@@ -66,7 +66,7 @@ class Control:
         """Follow the control file, with one `stat` each time that the writer checks."""
         self._writer.watch(self._look)
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: ProbeChange) -> None:
         """Apply the values that differ; raises ControlValueError for a budget if not `governed`."""
         if change.budget is not None and not self._governed:
             raise ControlValueError("budget: not available with tensor parallelism; give every")
@@ -114,7 +114,7 @@ class Control:
         return settings
 
 
-def _apply(change: Change, recorder: Recorder) -> None:
+def _apply(change: ProbeChange, recorder: Recorder) -> None:
     sampler = recorder.sampler
     if change.recording is not None:
         (sampler.start if change.recording else sampler.stop)()
@@ -142,7 +142,7 @@ def processes_of(run: Path) -> Processes:
     return [*(asdict(status) for status in read_statuses(run)), *faults]
 
 
-def change_run(run: Path, change: Change) -> Processes:
+def change_run(run: Path, change: ProbeChange) -> Processes:
     """Apply the given values in the run's processes; return their status afterwards. Raises
     ControlError and TraceError."""
     plain = read_manifest(run).drafter is None

@@ -26,7 +26,7 @@ from driftscope_probes.buffers import Array, ChainBuffers
 from driftscope_probes.drafter import AttentionLayer, PackedKeyReader
 from driftscope_probes.kernels import TorchKernels
 from driftscope_probes.settings import free_cpu_cores
-from driftscope_probes.torch_masses import Chains
+from driftscope_probes.torch_masses import ChainSlots
 
 JOIN_S = 5.0
 """Longest time that an engine's step waits for a job, in seconds. A job takes milliseconds; a
@@ -405,7 +405,7 @@ class PackedMeter:
         return self._run is not None and few
 
     def plan(
-        self, wanted: Iterable[MassJob], chains: Chains, *, at_once: bool = False
+        self, wanted: Iterable[MassJob], chains: ChainSlots, *, at_once: bool = False
     ) -> Callable[[], None] | None:
         """Return a function that fills the slots, on any thread, or None if a cache has another
         type. Unless it is called `at_once`, inputs that the engine changes before its next draft

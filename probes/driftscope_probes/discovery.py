@@ -76,7 +76,7 @@ def anatomy_of(
     outputs: dict[str, int] = {}
     norm: _Normed | None = None
     for at, index in sorted(places.items()):
-        column, made_by = _place(results[at], norms, streams)
+        column, made_by = _column_of_output(results[at], norms, streams)
         if column is not None:
             outputs.setdefault(column, index)
         norm = made_by or norm
@@ -93,7 +93,7 @@ def anatomy_of(
     )
 
 
-def _place(
+def _column_of_output(
     state: torch.Tensor, norms: Sequence[_Normed], streams: Sequence[torch.Tensor]
 ) -> tuple[str | None, _Normed | None]:
     """Return the column of an output, and the norm that made it, if one did."""

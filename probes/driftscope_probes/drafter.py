@@ -164,7 +164,7 @@ class WitnessedLayer(AttentionLayer, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class DrafterKind:
     """A kind of drafter: how an engine runs it, and where its states are."""
 
     name: str
@@ -223,7 +223,7 @@ class Drafter:
     """The engine's drafter module, such as vLLM's Eagle3LlamaForCausalLM."""
     layers: Mapping[str, AttentionLayer]
     """Attention layers by name, in order of depth in the network."""
-    kind: Kind
+    kind: DrafterKind
     dtype: torch.dtype
     """Data type of activations; a parameter may have another, such as a table of token ids."""
     k: int

@@ -473,10 +473,10 @@ class ChainEncoder:
             requests = tuple(requests[b] for b in np.flatnonzero(keep))
             values, prompt_tokens = values[keep], prompt_tokens[keep]
             tokens, by_distance, weights, near = (
-                _kept(tokens, keep),
-                _kept(by_distance, keep),
-                _kept(weights, keep),
-                _kept(near, keep),
+                _rows_kept(tokens, keep),
+                _rows_kept(by_distance, keep),
+                _rows_kept(weights, keep),
+                _rows_kept(near, keep),
             )
         doubtful = [request in self._doubtful.requests for request in requests]
         if weights is not None and self._search is not None:
@@ -526,5 +526,5 @@ class ChainEncoder:
 _Numbers = TypeVar("_Numbers", npt.NDArray[np.float32], npt.NDArray[np.int32])
 
 
-def _kept(rows: _Numbers | None, keep: npt.NDArray[np.bool_]) -> _Numbers | None:
+def _rows_kept(rows: _Numbers | None, keep: npt.NDArray[np.bool_]) -> _Numbers | None:
     return None if rows is None else rows[keep]

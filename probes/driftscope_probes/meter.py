@@ -14,7 +14,14 @@ from driftscope_probes.cpu_kernels import QUICK_SCORES, MassJob, PackedMeter
 from driftscope_probes.drafter import AttentionKind, AttentionLayer, Drafter, KeyReader
 from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.sink_search import SLOTS
-from driftscope_probes.torch_masses import Chains, Score, at_once, masses, sink_mask, slot_weights
+from driftscope_probes.torch_masses import (
+    ChainSlots,
+    Score,
+    at_once,
+    masses,
+    sink_mask,
+    slot_weights,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -163,10 +170,10 @@ class Meter:
     def _k(self, step: DraftStep, at: DeviceStep) -> int:
         return min(step.k, self._buffers.layout.depths * (at.rows.shape[0] // len(step.requests)))
 
-    def _chains(self, step: DraftStep, at: DeviceStep, seen: int = 0) -> Chains:
+    def _chains(self, step: DraftStep, at: DeviceStep, seen: int = 0) -> ChainSlots:
         kind = self._drafter
         position = at.position + kind.lead if kind.lead else at.position
-        return Chains(
+        return ChainSlots(
             k=self._k(step, at),
             position=position.numpy() if self._on_host else position,
             prompt_tokens=at.prompt_tokens
@@ -210,7 +217,7 @@ class Meter:
         self,
         part: _Layer,
         room: LayerViews,
-        chains: Chains,
+        chains: ChainSlots,
         table: torch.Tensor,
         context: int,
         distances: torch.Tensor | None,
@@ -263,7 +270,7 @@ def _scorer(reader: KeyReader, cache: torch.Tensor, table: torch.Tensor, slots: 
     return lambda queries: reader.score(queries, cache, table, slots)
 
 
-def _slots(context: int, chains: Chains, table: torch.Tensor, cache: torch.Tensor) -> int:
+def _slots(context: int, chains: ChainSlots, table: torch.Tensor, cache: torch.Tensor) -> int:
     """Return the number of slots that a query can see, including the chain's own slots."""
     return min(context + chains.k, table.shape[1] * page_size(cache))
 

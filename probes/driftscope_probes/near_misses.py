@@ -23,7 +23,7 @@ FIGURES = 3
 token, and whether the request's own top-k or top-p excludes it; see DraftRow."""
 
 
-class NearMisses:
+class KeptLogits:
     """The near misses of the chain that was drafted last.
 
     ==================  =====================================================================

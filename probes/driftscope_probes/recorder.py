@@ -32,12 +32,12 @@ from driftscope_probes.engine import NO_LENGTHS, DraftCall, ScheduleReader, Veri
 from driftscope_probes.guard import CORE, Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.meter import Meter
-from driftscope_probes.near_misses import NearMisses
+from driftscope_probes.near_misses import KeptLogits
 from driftscope_probes.sampler import AIM, SEEN, RequestSelection, Sampler, detail_choices
 from driftscope_probes.settings import IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSearch, SinkSet
 from driftscope_probes.taps import ChainTaps, ForwardObserver, MakeTaps, Taps
-from driftscope_probes.witness import StartWitness, Verdict
+from driftscope_probes.witness import StartWitness, WitnessResult
 
 SINKS_SOUGHT = (
     "the search for the sink set had not finished: attention masses are recorded once it is found, "
@@ -161,7 +161,7 @@ class Recorder:
         chain: ChainMeasurement,
         transfer: HostTransfer,
         recorded_draft: RecordedDraft,
-        near_misses: NearMisses,
+        near_misses: KeptLogits,
         encode: Encode,
     ) -> None:
         """`schedules` reads what the engine schedules; `encode` builds the rows of finished steps,
@@ -179,7 +179,7 @@ class Recorder:
         self._run_recorded, self._take = self._run_served, sampler.take
         self._witness: StartWitness | None = None
         self._tries, self._judged, self._drafts_ahead = 0, 0, False
-        self._report_verdict: Callable[[Verdict], None] = lambda _: None
+        self._report_verdict: Callable[[WitnessResult], None] = lambda _: None
         self.control: object | None = None
         """Object that changes this recorder at run time, kept for callers over RPC."""
         self._number = 0
@@ -217,7 +217,7 @@ class Recorder:
         return self._chain.capture is not None
 
     def witness_first(
-        self, witness: StartWitness, report: Callable[[Verdict], None], *, drafts_ahead: bool
+        self, witness: StartWitness, report: Callable[[WitnessResult], None], *, drafts_ahead: bool
     ) -> None:
         """Record nothing of the inside until `witness` has recomputed a chain that agrees, or could
         not compute any of CHAINS; `report` is called with its last verdict. `drafts_ahead`: draft
@@ -434,7 +434,7 @@ def assemble_recorder(
         observer=taps.observer,
         side_thread=SideThread(),
     )
-    near_misses = NearMisses(drafter)
+    near_misses = KeptLogits(drafter)
     if not later_rank and isinstance(taps.observer, ForwardObserver):
         taps.observer.near_misses = near_misses
     options = EncoderOptions(

@@ -15,7 +15,7 @@ from typing import Any
 
 from driftscope.errors import SettingError, TelemetryError
 from driftscope.telemetry import settings as telemetry
-from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
+from driftscope.trace.control import MAX_EVERY, ControlValueError, ProbeChange, share_of
 from driftscope.vocabulary import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 
 
@@ -103,7 +103,7 @@ class Settings:
     """Record only the chains of requests with one of these workload labels, separated by commas."""
     max_mb: int = DEFAULT_MAX_MB
     """Largest total size of each process's record files, in MiB."""
-    telemetry: telemetry.Settings | None = None
+    telemetry: telemetry.ExportSettings | None = None
     """Destinations of metrics while the probe records; None: none. OpenTelemetry's own variables
     apply in addition to `otlp`, `prometheus` and `metric_labels`."""
 
@@ -146,7 +146,7 @@ def is_strict(environ: Mapping[str, str]) -> bool:
     return environ.get(STRICT, "").strip().lower() in _TRUE
 
 
-def telemetry_from(environ: Mapping[str, str]) -> telemetry.Settings | None:
+def telemetry_from(environ: Mapping[str, str]) -> telemetry.ExportSettings | None:
     """Return where metrics go if that can be read, even if other settings cannot be used."""
     if is_disabled(environ):
         return None
@@ -291,7 +291,7 @@ def _sinks(value: str | None) -> dict[str, Any]:
 def _labels(_: str, value: str) -> tuple[str, ...]:
     try:
         given = dict.fromkeys(filter(None, (label.strip() for label in value.split(","))))
-        return Change(labels=tuple(given)).labels or ()
+        return ProbeChange(labels=tuple(given)).labels or ()
     except ControlValueError as error:
         reason = str(error).removeprefix("labels: ")
         raise SettingError(f"DRIFTSCOPE_LABELS={value!r}: {reason}") from error

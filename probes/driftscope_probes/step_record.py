@@ -15,7 +15,7 @@ import numpy.typing as npt
 from driftscope.trace.schema import Block
 from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import Execution
-from driftscope_probes.buffers import NO_MARKS, Landing, Marks
+from driftscope_probes.buffers import NO_MARKS, DeviceMarks, Landing
 from driftscope_probes.engine import (
     NO_LENGTHS,
     NOBODY,
@@ -73,7 +73,7 @@ class StepRecord(NamedTuple):
     """Number of depths that were drafted; None if the drafter did not run."""
     capture: Capture | None
     """Captured data; None for a step that was not recorded."""
-    marks: Marks
+    marks: DeviceMarks
     """Marks on the device: before the draft, after it, after the probe's own work."""
     rate: float
     """Sampling rate in force when the step was drawn."""

@@ -26,7 +26,7 @@ from driftscope.vocabulary import Execution
 from driftscope_probes.drafter import Drafter, Remove, stand_in
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels
-from driftscope_probes.near_misses import NearMisses
+from driftscope_probes.near_misses import KeptLogits
 
 Hook = Callable[[], Remove]
 """Function that installs one hook."""
@@ -265,7 +265,7 @@ class ForwardObserver:
         """Number of logits of a row, known after the first chain."""
         self._later_forward: Note = ("forward_in", self._on_later_forward)
         switch.can_note = self._can_note
-        self.near_misses: NearMisses | None = None
+        self.near_misses: KeptLogits | None = None
         """Keeps the logits of recorded chains, where Python sees them."""
         self._residual: torch.Tensor | None = None
         """Residual stream of the forward in progress, if it stays unchanged until its end."""

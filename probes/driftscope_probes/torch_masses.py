@@ -30,7 +30,7 @@ SINK, NULL = MASSES.index(SINK_MASS), MASSES.index(NULL_MASS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chains:
+class ChainSlots:
     """B chains of K queries each; the depth-d query of request b is at slot position[b] + d - 1."""
 
     k: int
@@ -49,7 +49,7 @@ class Chains:
     seen: int = 0
     """Lower bound of the number of slots that lie before all queries."""
 
-    def __getitem__(self, some: slice) -> Chains:
+    def __getitem__(self, some: slice) -> ChainSlots:
         """Return the chains of a subset of the requests."""
         return replace(self, position=self.position[some], prompt_tokens=self.prompt_tokens[some])
 
@@ -63,7 +63,7 @@ beyond them may have any value."""
 def masses(
     queries: torch.Tensor,
     score: Score,
-    chains: Chains,
+    chains: ChainSlots,
     kind: AttentionKind,
     distances: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -109,7 +109,7 @@ def masses(
 
 
 def _by_distance(
-    shares: torch.Tensor, outside: torch.Tensor, chains: Chains, bins: int
+    shares: torch.Tensor, outside: torch.Tensor, chains: ChainSlots, bins: int
 ) -> torch.Tensor:
     """Return [B, K, bins]: the share of the slots in each bin, from the [B, K, slots] shares.
 
@@ -132,7 +132,7 @@ def _by_distance(
 
 
 def slot_weights(
-    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
+    queries: torch.Tensor, score: Score, chains: ChainSlots, kind: AttentionKind
 ) -> torch.Tensor:
     """Return [B, SLOTS + 1] float32: the depth-1 weight of each of the first slots, averaged over
     heads, then the average weight of a slot of the context that the query sees.
@@ -157,7 +157,7 @@ def slot_weights(
 
 
 def _attend(
-    queries: torch.Tensor, score: Score, chains: Chains, kind: AttentionKind
+    queries: torch.Tensor, score: Score, chains: ChainSlots, kind: AttentionKind
 ) -> tuple[Array, Array, torch.Tensor]:
     """Return the slots [blocks, size], the queries' own slots [B, K], and the scores [B, blocks,
     heads, K, size], -inf where a query does not see a slot."""
@@ -199,7 +199,7 @@ def sink_mask(slots: tuple[int, ...]) -> torch.Tensor:
     return mask
 
 
-def _classes(chains: Chains, slot: Array) -> torch.Tensor:
+def _classes(chains: ChainSlots, slot: Array) -> torch.Tensor:
     """Return [B, blocks, 4, size] float one-hot classes: sink, prompt, generated, self."""
     blocks, size = slot.shape
     # A class's slots extend from its edge to the next edge; sinks are removed from them below.

@@ -542,7 +542,7 @@ class TritonKernels:
 
     def _launch_outputs(self, logits: torch.Tensor | None = None) -> None:
         """Measure the outputs that are kept, the last of them together with the logits."""
-        alike, self._outputs = _alike(self._outputs), []
+        alike, self._outputs = _same_shape_groups(self._outputs), []
         last: tuple[_Output, ...] = alike.pop() if alike and logits is not None else ()
         for part in alike:
             self._leave(part, None)
@@ -604,7 +604,7 @@ class TritonKernels:
         )
 
 
-def _alike(outputs: Sequence[_Output]) -> list[tuple[_Output, ...]]:
+def _same_shape_groups(outputs: Sequence[_Output]) -> list[tuple[_Output, ...]]:
     """Return outputs of one shape together, as many as one launch measures."""
     groups = (list(same) for _, same in groupby(outputs, key=lambda output: output[1].shape))
     return [

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from driftscope.trace.records import longest_of
 from driftscope_probes.drafter import AttentionKind
-from driftscope_probes.torch_masses import Chains
+from driftscope_probes.torch_masses import ChainSlots
 
 BLOCK_N = 64
 """Number of slots that a program handles at once."""
@@ -277,7 +277,7 @@ def paged_masses(
     queries: torch.Tensor,
     keys: torch.Tensor,
     block_table: torch.Tensor,
-    chains: Chains,
+    chains: ChainSlots,
     kind: AttentionKind,
     out: torch.Tensor,
     *,

@@ -53,7 +53,7 @@ FED_STATES = {PRENORM_RMS: FED_BEFORE, POSTNORM_RMS: FED_AFTER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class WitnessResult:
     """Result of the witness."""
 
     fault: str | None
@@ -240,7 +240,7 @@ class StartWitness:
         aliases: Mapping[str, str],
         sink_slots: Sequence[int] | None,
         drafts: torch.Tensor | None = None,
-    ) -> Verdict:
+    ) -> WitnessResult:
         """Compare the recorded numbers `values` [B, width] of this `layout`, None if they could not
         be measured, with those of the kept rows.
 
@@ -267,7 +267,7 @@ class StartWitness:
         except Exception as error:  # whatever a class of drafter or a backend does
             unsure = f"the computation failed ({first_line(error)})"
         self._forwards, self._attentions = [], {}
-        return Verdict(
+        return WitnessResult(
             fault=fault,
             unsure=unsure,
             states_agree=states_agree,

@@ -168,7 +168,7 @@ _MARKED = 24
 
 def scaled(interval: Interval | None, factor: float) -> Interval | None:
     """Return an interval in another unit."""
-    return interval and Interval.of(factor * interval.low, factor * interval.high)
+    return interval and Interval.between(factor * interval.low, factor * interval.high)
 
 
 def _meta(intervals: Intervals, *, tabled: bool = True) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from driftscope.ablate.result import (
 from driftscope.analysis.figures.near_misses import NearMisses
 from driftscope.analysis.number_words import between, count, number, percent
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.inspect.checks.result import Level
-from driftscope.inspect.inspection import Answer, Inspection
+from driftscope.inspect.checks.result import CheckLevel
+from driftscope.inspect.inspection import Inspection, Soundness
 from driftscope.inspect.trial.result import STOPPED, Trial, Tried, by_reason
 from driftscope.inspect.trial.verdict import best_repair
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
@@ -75,9 +75,9 @@ def _chart(series: Sequence[Any], y_title: str, unit: Unit = Unit.NUMBER) -> Any
 
 
 LEVELS = {
-    Level.ERROR: ("▲ error", "high"),
-    Level.WARNING: ("◆ warning", "medium"),
-    Level.NOTE: ("ℹ note", "info"),
+    CheckLevel.ERROR: ("▲ error", "high"),
+    CheckLevel.WARNING: ("◆ warning", "medium"),
+    CheckLevel.NOTE: ("ℹ note", "info"),
 }
 """Sign, word and CSS class of each level, so that it is never shown by colour alone."""
 _HEALTHY = ("✓ No error, no warning", "good")
@@ -88,17 +88,17 @@ def inspection_html(result: Inspection, *, command: str | None = None) -> str:
     command line that made it, shown at its end."""
     name, trial, sizes = Path(result.drafter).name or result.drafter, result.trial, result.sizes
     # The first screen: how bad it is, and the result in one sentence.
-    worst = next((level for level in Level if result.count(level)), Level.NOTE)
-    words = _HEALTHY if worst is Level.NOTE else LEVELS[worst]
-    if worst is Level.NOTE and result.answer is Answer.CANNOT_TELL and trial:
+    worst = next((level for level in CheckLevel if result.count(level)), CheckLevel.NOTE)
+    words = _HEALTHY if worst is CheckLevel.NOTE else LEVELS[worst]
+    if worst is CheckLevel.NOTE and result.answer is Soundness.CANNOT_TELL and trial:
         words = "◆ not promised", "medium"
     counts = ", ".join(
         f"{number} {level}{'' if number == 1 else 's'}"
-        for level in Level
+        for level in CheckLevel
         if (number := result.count(level))
     )
     first = result.results[0] if result.results else None
-    lead = f"; first: {first.title}" if first and first.level is Level.ERROR else ""
+    lead = f"; first: {first.title}" if first and first.level is CheckLevel.ERROR else ""
     summary = f"{name}: {counts or 'nothing found'} in {result.checks} checks{lead}"
     cards = render(
         "inspection_results.jinja",

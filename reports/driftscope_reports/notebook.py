@@ -13,7 +13,7 @@ from driftscope.boundary.files import write_text
 from driftscope.json_report import to_dict
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.runs import found
+from driftscope.trace.runs import resolve_run
 from driftscope_reports.charts import escaped, plain
 from driftscope_reports.html import pictures, to_html
 from driftscope_reports.page import colours
@@ -156,10 +156,10 @@ def load(
     Each path is a run directory or "latest". Raises TraceError or NoDataError, as `driftscope
     analyze` does.
     """
-    given = [found(Path(path)) for path in paths]
+    given = [resolve_run(Path(path)) for path in paths]
     traces = [read_trace(path) for path in given]
     names = list(labels) if labels else [path.resolve().name for path in given]
-    reference = None if baseline is None else found(Path(baseline))
+    reference = None if baseline is None else resolve_run(Path(baseline))
     analysis = analyze(Inputs(sources=traces, labels=names, baseline=reference))
     return Run(analysis, dict(zip(names, traces, strict=True)))
 

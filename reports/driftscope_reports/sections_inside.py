@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from driftscope.analysis.figures.attention_drift import (
     MARGIN,
-    Answer,
     AttentionDrift,
     ByDistance,
+    DriftAnswer,
 )
 from driftscope.analysis.figures.calibration import CalibrationAtDepth
 from driftscope.analysis.figures.near_misses import NearMisses
@@ -29,8 +29,8 @@ from driftscope.analysis.number_words import (
     times,
 )
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.statistics.strata import Answer as Relation
 from driftscope.analysis.statistics.strata import Association
+from driftscope.analysis.statistics.strata import AssociationAnswer as Relation
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import capital
 from driftscope.findings.rules_attention import CAVEAT, clauses, has_sink, shift_words
@@ -98,7 +98,7 @@ def drift(analysis: Analysis) -> Section:
     moved += _shifts(known, runs)
     # In short: whether attention drifts and the hidden state grows.
     found = [run.attention_drift for run in runs]
-    drifts = [_DRIFTS[drift.answer if drift else Answer.CANNOT_TELL] for drift in found]
+    drifts = [_DRIFTS[drift.answer if drift else DriftAnswer.CANNOT_TELL] for drift in found]
     conclusion = f"Attention drift over depth: {by_run(runs, drifts)}."
     growth = [times(run.hidden.growth) for run in runs]
     if any(factor != NOTHING for factor in growth):
@@ -115,7 +115,11 @@ def drift(analysis: Analysis) -> Section:
     )
 
 
-_DRIFTS = {Answer.DRIFT: "yes", Answer.NO_DRIFT: "no", Answer.CANNOT_TELL: "cannot tell"}
+_DRIFTS = {
+    DriftAnswer.DRIFT: "yes",
+    DriftAnswer.NO_DRIFT: "no",
+    DriftAnswer.CANNOT_TELL: "cannot tell",
+}
 
 
 # ---- acceptance
@@ -645,7 +649,9 @@ def _around(at: CalibrationAtDepth) -> Interval | None:
     spread = at.bias_interval
     if spread is None:
         return None
-    around = Interval.of(at.confidence - spread.high, at.confidence - spread.low, spread.clusters)
+    around = Interval.between(
+        at.confidence - spread.high, at.confidence - spread.low, spread.clusters
+    )
     return around and around.within(0.0, 1.0)
 
 

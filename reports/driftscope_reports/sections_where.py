@@ -275,7 +275,7 @@ def _notes(all_changes: Sequence[Changes]) -> str:
     left = [(_same_mix(point), point.difference) for point in moved]
     if any(same is not None and abs(same) < abs(whole) / 2 for same, whole in left):
         notes.append("Most of a change comes from a different mix of requests, see the numbers.")
-    if any(changes.alike for changes in all_changes):
+    if any(changes.neighbours_alike for changes in all_changes):
         notes.append(
             "Requests that follow each other are alike: session or traffic cannot be told from the "
             "drafter. Send session ids or a canary."

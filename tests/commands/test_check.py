@@ -14,7 +14,7 @@ from support.runs import Spec, write_run
 from support.simulate import Cost, Truth, simulate
 
 from driftscope import check
-from driftscope.analysis.gate import Judgement, Outcome
+from driftscope.analysis.gate import Judgement, RuleResult
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate_run import outcome, run_gate
 from driftscope.errors import EXIT_UNKNOWN, MixedTraceError, NoDataError, UsageError
@@ -391,16 +391,16 @@ def test_the_gate_agrees_with_compare(
     judged = _judged(run, document, *rules)
     depths = [compared.differences[at] for at in (0, 2, K)]
     less = [depth.interval is not None and depth.interval.high < 0 for depth in depths]
-    assert [rule.outcome is Outcome.BROKEN for rule in judged] == less
+    assert [rule.outcome is RuleResult.BROKEN for rule in judged] == less
     assert less[0] is broken
 
 
 def test_a_margin_decides_on_a_good_run(tmp_path: Path, run: Path) -> None:
     document = inspection_document(tmp_path, RATES)
     (held,) = _judged(run, document, f"not no_worse({LENGTH}, 30%)")
-    assert held.outcome is Outcome.HELD
+    assert held.outcome is RuleResult.HELD
     (broken,) = _judged(run, inspection_document(tmp_path, BETTER), f"not no_worse({LENGTH}, 5%)")
-    assert broken.outcome is Outcome.BROKEN
+    assert broken.outcome is RuleResult.BROKEN
 
 
 def test_what_an_inspection_does_not_hold_is_undecided(tmp_path: Path, run: Path) -> None:
@@ -411,7 +411,7 @@ def test_what_an_inspection_does_not_hold_is_undecided(tmp_path: Path, run: Path
         "runs_part",
     )
     judged = _judged(run, inspection_document(tmp_path, BETTER), *rules)
-    assert [one.outcome for one in judged] == [Outcome.UNDECIDED] * len(rules)
+    assert [one.outcome for one in judged] == [RuleResult.UNDECIDED] * len(rules)
 
 
 def test_a_path_that_no_run_has_is_a_usage_error(tmp_path: Path, run: Path) -> None:
@@ -424,7 +424,7 @@ def test_rounds_of_the_inspections_k_are_compared(tmp_path: Path) -> None:
     truth = Truth(k=4, requests=60, rounds=20, batches=(1, 8), k_by_batch=((1, 4), (8, 2)))
     run = simulate(tmp_path / "run", truth)
     (judged,) = _judged(run, inspection_document(tmp_path, (0.99, 0.99)), LESS)
-    assert judged.outcome is Outcome.BROKEN
+    assert judged.outcome is RuleResult.BROKEN
     figure = judged.values[f"{LENGTH} over rounds of K = 2"]
     like = Filter(where=rounds_like(2))
     (summary,) = analyze(Inputs(sources=[run], labels=["run"], only=like)).runs

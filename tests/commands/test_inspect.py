@@ -25,7 +25,7 @@ from driftscope.errors import (
     EXIT_OK,
     EXIT_USAGE,
 )
-from driftscope.inspect.inspection import Answer
+from driftscope.inspect.inspection import Soundness
 from driftscope.json_schema import schema_of
 from driftscope_lab.trio import trio_path
 
@@ -121,7 +121,7 @@ def test_only_a_length_to_compare_with_makes_a_drafter_sound() -> None:
     """`tests/engines/test_inspected.py` has inspections without one."""
     arguments = trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio", "--limit", 8
     # The interval of 8 prompts is about a sixth of the length wide.
-    for length, code, answer in ((3, EXIT_OK, Answer.SOUND), (8, 3, Answer.UNEXPLAINED)):
+    for length, code, answer in ((3, EXIT_OK, Soundness.SOUND), (8, 3, Soundness.UNEXPLAINED)):
         done = _inspect(*arguments, "--expected-length", length, "--json")
         assert (done.returncode, json.loads(done.stdout)["answer"]) == (code, answer)
 

@@ -17,7 +17,7 @@ from verification.zoo.engines import ALL, COVERING, counted_alike, run_construct
 from driftscope.trace.manifest import AGREES, BY_DEPTH, BY_QUERY, FED_AFTER, FED_BEFORE
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
-from driftscope_probes.drafter import Kind
+from driftscope_probes.drafter import DrafterKind
 from driftscope_probes.vllm.support import EAGLE3, KINDS
 from engines.test_truth import assert_true
 
@@ -57,7 +57,7 @@ each has a twin with the other."""
 SERVED = (GLM, REPAIRED, QWEN, BROKEN, "ExaoneMoeMTP", "EagleMistralForCausalLM")
 
 
-def kind(name: str) -> Kind:
+def kind(name: str) -> DrafterKind:
     return next((k for k in KINDS if k.name == KIND_OF.get(name)), EAGLE3)
 
 

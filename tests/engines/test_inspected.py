@@ -19,10 +19,10 @@ from verification.inspected import false_alarms
 from driftscope.cli.app import app
 from driftscope.errors import EXIT_OK
 from driftscope.inspect.checkpoints import open_drafter
-from driftscope.inspect.checks.result import Inspected, Level
+from driftscope.inspect.checks.result import CheckLevel, Inspected
 from driftscope.inspect.drafter_classes import Coverage
 from driftscope.inspect.engine_loading import EngineProcess
-from driftscope.inspect.inspection import Answer, inspect_files
+from driftscope.inspect.inspection import Soundness, inspect_files
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope_lab.trio import CONDITIONS, load_prompts, trio_path
@@ -105,7 +105,7 @@ def test_vllm_accepts_what_the_inspection_promises(
     served: dict[tuple[str, str], Outcome], inspections: dict[str, Path], drafter: str, runner: str
 ) -> None:
     document = json.loads(inspections[drafter].read_text())
-    assert document["answer"] == Answer.NOT_COMPARED
+    assert document["answer"] == Soundness.NOT_COMPARED
     comparison = _compared(inspections[drafter], served[drafter, runner])
     length = comparison["differences"][0]
     promised = document["trial"]["acceptance"]["mean_length_interval"]
@@ -193,7 +193,7 @@ def test_plain_heads_of_a_quantised_target_load_if_its_list_leaves_them_out(
     fields["quantization_config"] = {**INT8, "ignore": layers if left_out else []}
     (drafter / "config.json").write_text(json.dumps(fields))
     inspection = inspect_files(str(drafter), engine=vllm)
-    bad = {found.id for found in inspection.results if found.level is not Level.NOTE}
+    bad = {found.id for found in inspection.results if found.level is not CheckLevel.NOTE}
     assert inspection.coverage is Coverage.CHECKED
     assert bad == (set() if left_out else {"missing_tensor", "mtp_heads_not_quantized"})
 
@@ -206,7 +206,7 @@ def test_a_class_that_vllm_does_not_register_is_refused_with_its_reason(
     new = config.replace("LlamaForCausalLMEagle3", "Eagle3NewForCausalLM")
     (drafter / "config.json").write_text(new)
     inspection = inspect_files(str(drafter), str(target), engine=vllm)
-    (error,) = (found for found in inspection.results if found.level is Level.ERROR)
+    (error,) = (found for found in inspection.results if found.level is CheckLevel.ERROR)
     assert "Eagle3NewForCausalLM" in error.there and "not supported" in error.there
 
 

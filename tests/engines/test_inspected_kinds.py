@@ -24,7 +24,7 @@ from driftscope.cli.app import app
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
-from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.drafter import ReferenceDrafter
 from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope.trace.reader import read_trace
@@ -167,7 +167,11 @@ def pairs(
 
 @torch.no_grad()
 def _drafted(
-    target: Any, drafter: Drafter, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
+    target: Any,
+    drafter: ReferenceDrafter,
+    tokens: list[int],
+    prompt_tokens: int,
+    rows: list[dict[str, Any]],
 ) -> list[Chain]:
     ids, anchors = torch.tensor([tokens]), torch.tensor([row["position"] for row in rows])
     hidden = target(ids[:, :-1], output_hidden_states=True).hidden_states

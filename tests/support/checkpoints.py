@@ -18,7 +18,7 @@ from torch.nn import functional
 from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig, LatentConfig
 from driftscope.inspect.reference.drafter import (
     ChainKeys,
-    Drafter,
+    ReferenceDrafter,
     load_drafter,
     load_target,
     save_drafter,
@@ -180,7 +180,7 @@ def eagle1_drafter(folder: Path) -> Path:
     target, teacher = load_target(path), Teacher(path)
     prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
     passages = [*teacher.passages(prompts, {FINAL_STATE})]
-    drafter = Drafter(eagle1_config(target))
+    drafter = ReferenceDrafter(eagle1_config(target))
     with torch.no_grad():
         drafter.fc.weight.copy_(_fitted(target, passages))
         drafter.lm_head.weight.copy_(teacher.head)
@@ -208,7 +208,7 @@ def _fitted(target: Target, passages: Sequence[Passage]) -> Tensor:
     return torch.linalg.solve(x.T @ x + size, x.T @ y).T.float()
 
 
-def fit(drafter: Drafter, target: Target, passages: Sequence[Passage]) -> None:
+def fit(drafter: ReferenceDrafter, target: Target, passages: Sequence[Passage]) -> None:
     """Train the first depth, but for the output head, on the tokens that follow."""
     drafter.lm_head.requires_grad_(requires_grad=False)
     learned = [parameter for parameter in drafter.parameters() if parameter.requires_grad]
@@ -259,7 +259,7 @@ def latent_drafter(folder: Path) -> Path:
     """
     torch.manual_seed(0)
     base = load_drafter(trio_path() / "eagle31")
-    drafter = Drafter(latent_config(base.config))
+    drafter = ReferenceDrafter(latent_config(base.config))
     kept = {name: tensor for name, tensor in base.state_dict().items() if ".self_attn." not in name}
     drafter.load_state_dict(kept, strict=False)
     _write_attention(drafter.midlayer.self_attn, base.midlayer.self_attn)
@@ -305,7 +305,7 @@ def mtp_checkpoint(folder: Path, *, normed: bool, trained: bool = True) -> Path:
     torch.manual_seed(0)
     path = trio_path() / "target"
     target, teacher = load_target(path), Teacher(path)
-    head = Drafter(mtp_config(target, normed=normed))
+    head = ReferenceDrafter(mtp_config(target, normed=normed))
     _start(head, target)
     if trained:
         prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
@@ -336,24 +336,24 @@ def mtp_checkpoint(folder: Path, *, normed: bool, trained: bool = True) -> Path:
 @functools.cache
 def load_mtp(
     folder: Path, dtype: torch.dtype = torch.float64, *, normed: bool
-) -> tuple[Target, Drafter]:
+) -> tuple[Target, ReferenceDrafter]:
     """Return the shipped target and the head of a checkpoint that `mtp_checkpoint` has written."""
     target = load_target(trio_path() / "target", dtype)
-    head = Drafter(mtp_config(target, normed=normed))
+    head = ReferenceDrafter(mtp_config(target, normed=normed))
     stored = load_file(folder / "model.safetensors")
     own = {name: stored[f"model.mtp_layers.0.{mimo_name(name)}"] for name in _own(head)}
     head.load_state_dict({**own, "lm_head.weight": stored["lm_head.weight"]})
     return target, head.to(dtype).eval()
 
 
-def _start(head: Drafter, target: Target) -> None:
+def _start(head: ReferenceDrafter, target: Target) -> None:
     """Give the head the target's final norm and output."""
     with torch.no_grad():
         head.norm.weight.copy_(target.model.norm.weight)  # type: ignore[union-attr,arg-type]
         head.lm_head.weight.copy_(target.model.embed_tokens.weight)
 
 
-def _own(head: Drafter) -> dict[str, Tensor]:
+def _own(head: ReferenceDrafter) -> dict[str, Tensor]:
     """Return the tensors that are not the target's."""
     return {
         name: tensor.detach()

@@ -11,7 +11,7 @@ from support.checkpoints import AUX, TARGET, Config, changed
 from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.inspect.inspection import Inspection, inspect_files
 from driftscope.inspect.trial.inside import InsideSums, inside_of
-from driftscope.inspect.trial.result import Change, Trial, Tried, acceptance_of, gain
+from driftscope.inspect.trial.result import DrafterChange, Trial, Tried, acceptance_of, gain
 from driftscope.inspect.trial.verdict import verdict
 from driftscope.trace.records import edges_of
 
@@ -76,7 +76,9 @@ def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wr
     base, fixed, other = rounds(0.3, 2), rounds(0.7, 3), rounds(0.3, 4)
     tried = tuple(
         Tried(
-            change=Change(id=key, change=f'"{key}": true', mistake=mistake, fields={key: True}),
+            change=DrafterChange(
+                id=key, change=f'"{key}": true', mistake=mistake, fields={key: True}
+            ),
             acceptance=acceptance_of(tried, K),
             gain=gain(base, tried, 2),
             prompts=PROMPTS,

@@ -24,7 +24,7 @@ from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
 from driftscope.inspect.reference.drafter import (
     ChainStep,
     Context,
-    Drafter,
+    ReferenceDrafter,
     chain_steps,
     class_masses,
     distance_masses,
@@ -117,7 +117,7 @@ class Depth:
 @torch.no_grad()
 def draft_chains(
     target: Target,
-    drafter: Drafter,
+    drafter: ReferenceDrafter,
     *,
     anchors: Tensor,
     next_ids: Tensor,
@@ -227,7 +227,7 @@ def _rows(values: Tensor) -> list[tuple[float, ...]]:
 @torch.no_grad()
 def replay(
     target: Target,
-    drafter: Drafter,
+    drafter: ReferenceDrafter,
     tokens: Sequence[int],
     prompt_tokens: int,
     anchors: Sequence[int],
@@ -299,7 +299,7 @@ class Generation:
 @torch.no_grad()
 def generate(
     target: Target,
-    drafter: Drafter,
+    drafter: ReferenceDrafter,
     prompt_ids: Sequence[int],
     max_tokens: int,
     k: int,
@@ -341,7 +341,7 @@ class _Request:
     def __init__(
         self,
         target: Target,
-        drafter: Drafter,
+        drafter: ReferenceDrafter,
         prompt_ids: Sequence[int],
         max_tokens: int,
         k: int,

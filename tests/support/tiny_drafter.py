@@ -20,7 +20,7 @@ from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import BY_DEPTH, FED_RMS, POSTNORM_RMS
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.discovery import Anatomy
-from driftscope_probes.drafter import Drafter, Kind
+from driftscope_probes.drafter import Drafter, DrafterKind
 from driftscope_probes.encoder import complete
 from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep
 from driftscope_probes.guard import Guard
@@ -29,7 +29,7 @@ from driftscope_probes.meter import Meter
 from driftscope_probes.recorder import assemble_recorder
 from driftscope_probes.settings import Settings
 from driftscope_probes.taps import Taps
-from driftscope_probes.torch_masses import Chains, sink_mask
+from driftscope_probes.torch_masses import ChainSlots, sink_mask
 from driftscope_probes.vllm.drafter import drafter_of
 from driftscope_probes.vllm.schedule import VllmSchedules
 from driftscope_probes.vllm.support import EAGLE3
@@ -37,9 +37,9 @@ from driftscope_probes.vllm.support import EAGLE3
 
 def chains_of(
     k: int, positions: Sequence[int], prompts: Sequence[int], sinks: Sequence[int], **more: Any
-) -> Chains:
+) -> ChainSlots:
     """Return chains of `k` tokens whose first query is at these positions."""
-    return Chains(
+    return ChainSlots(
         k=k,
         position=torch.tensor(positions),
         prompt_tokens=torch.tensor(prompts),
@@ -49,7 +49,7 @@ def chains_of(
     )
 
 
-def on_host(chains: Chains) -> Chains:
+def on_host(chains: ChainSlots) -> ChainSlots:
     """Return the same with NumPy arrays."""
     return replace(
         chains,
@@ -403,7 +403,7 @@ FOUND = replace(EAGLE3, outputs={POSTNORM_RMS: 0, FED_RMS: -1}, norms=("model.no
 """Kind of these drafters, whose residual stream is tapped at the final norm."""
 
 
-def watched(kind: Kind, model: Any, attention: Mapping[str, Any], *_: object) -> Anatomy:
+def watched(kind: DrafterKind, model: Any, attention: Mapping[str, Any], *_: object) -> Anatomy:
     """Stand in for `vllm.drafter._watched`, whose forward needs an engine."""
     return Anatomy(outputs=FOUND.outputs, norms=FOUND.norms, layers=tuple(attention))
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from support.every_drafter import ALL, MASK_TOKEN, V, checkpoint_tensors, write
 
 from driftscope.inspect.checkpoints import open_drafter, open_target
-from driftscope.inspect.checks.result import Inspected, Level
+from driftscope.inspect.checks.result import CheckLevel, Inspected
 from driftscope.inspect.drafter_classes import Coverage
 from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.inspection import Inspection, inspect_files
@@ -166,7 +166,7 @@ def _inspected(drafter: Path, target: Path, vllm: EngineProcess) -> Inspection:
 
 
 def _errors(inspection: Inspection) -> tuple[str, ...]:
-    return tuple(found.id for found in inspection.results if found.level is Level.ERROR)
+    return tuple(found.id for found in inspection.results if found.level is CheckLevel.ERROR)
 
 
 def _planted(
@@ -188,7 +188,7 @@ def _planted(
     (folder / "config.json").write_text(json.dumps(changed))
     save_file({name: x.contiguous() for name, x in state.items()}, folder / "model.safetensors")
     inspection = _inspected(folder, folder if drafter == target else target, vllm)
-    found = {result.id for result in inspection.results if result.level is not Level.NOTE}
+    found = {result.id for result in inspection.results if result.level is not CheckLevel.NOTE}
     return "named" if found & set(ids) else "missed"
 
 

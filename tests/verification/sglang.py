@@ -16,7 +16,7 @@ from support.reference_engine import replay
 from support.sglang_process import job as sglang
 from support.sglang_process.job import VERSION, Job, K, Outcome, run_job
 
-from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.drafter import ReferenceDrafter
 from driftscope.inspect.reference.layers import Target
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
@@ -47,7 +47,7 @@ def compare(
     outcome: Outcome,
     batch: int = 0,
     *,
-    models: tuple[Target, Drafter] | None = None,
+    models: tuple[Target, ReferenceDrafter] | None = None,
     norms: tuple[str, ...] = NORMS,
 ) -> Truth:
     """Replay every recorded chain of a batch in float64; `models` are those that ran, unless they
@@ -82,7 +82,7 @@ def compare(
 
 
 def _pairs(
-    models: tuple[Target, Drafter],
+    models: tuple[Target, ReferenceDrafter],
     tokens: list[int],
     prompt_tokens: int,
     rows: list[dict[str, Any]],

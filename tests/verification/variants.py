@@ -11,7 +11,7 @@ import torch
 from support.engine_process.job import Job, K
 
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
-from driftscope.inspect.reference.drafter import Drafter, save_drafter
+from driftscope.inspect.reference.drafter import ReferenceDrafter, save_drafter
 from verification.truth import RECORD
 
 LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=320)
@@ -55,10 +55,10 @@ NORM_SPREAD = 0.2
 """Deviation of the norms' weights from 1."""
 
 
-def random_drafter(config: DrafterConfig) -> Drafter:
+def random_drafter(config: DrafterConfig) -> ReferenceDrafter:
     """Return a drafter with random weights, identical on every call."""
     generator = torch.Generator().manual_seed(SEED)
-    drafter = Drafter(config)
+    drafter = ReferenceDrafter(config)
     for name, weight in drafter.named_parameters():
         values = torch.randn(weight.shape, generator=generator)
         if weight.dim() == 1:

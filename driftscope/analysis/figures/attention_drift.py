@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from driftscope.analysis.figures.chains import Elements, Shape, deep_enough
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.query_engine import Codes, Matrix, rows_of, sums, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, rows_of, sums_column, whole
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.analysis.statistics.intervals import Array, Estimate
 from driftscope.analysis.statistics.permutation import departure
@@ -79,7 +79,7 @@ NEAREST = 0.01
 clusters of MARGIN itself."""
 
 
-class Answer(StrEnum):
+class DriftAnswer(StrEnum):
     """Answer to whether attention drifts over depth."""
 
     DRIFT = "drift"
@@ -163,19 +163,19 @@ class AttentionDrift:
         return False if spread.low > SINK_LOST_BELOW else None
 
     @written_property
-    def answer(self) -> Answer:
+    def answer(self) -> DriftAnswer:
         """Whether attention drifts."""
         if self.moves or self.loses_sink:
-            return Answer.DRIFT
+            return DriftAnswer.DRIFT
         spread = self.shift.interval if self.shift else None
         if spread is None or not (spread.low > -MARGIN and spread.high < MARGIN):
-            return Answer.CANNOT_TELL
+            return DriftAnswer.CANNOT_TELL
         if self.moves_apart:
-            return Answer.CANNOT_TELL
+            return DriftAnswer.CANNOT_TELL
         kept = self.sink_kept.interval if self.sink_kept else None
         if self.sink_kept is not None and not (kept and kept.low > SINK_KEPT_ABOVE):
-            return Answer.CANNOT_TELL
-        return Answer.NO_DRIFT
+            return DriftAnswer.CANNOT_TELL
+        return DriftAnswer.NO_DRIFT
 
     @written_property
     def wanted_clusters(self) -> int | None:
@@ -223,24 +223,28 @@ class SinkSums:
     long_first: Array
 
 
-def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrift:
+def drift_by_distance(sums_column: DistanceSums, edges: Sequence[int]) -> AttentionDrift:
     """Return the near shift and what belongs to it. `edges` are the first distances of the bins and
     hold each of 0 .. K - 1. Without enough chains only their number is returned."""
-    there = sums.weight > 0
-    sums = rows_of(sums, there)
-    depths, clusters, chains = sums.bins.shape[1], len(sums.chains), int(sums.chains.sum())
+    there = sums_column.weight > 0
+    sums_column = rows_of(sums_column, there)
+    depths, clusters, chains = (
+        sums_column.bins.shape[1],
+        len(sums_column.chains),
+        int(sums_column.chains.sum()),
+    )
     if clusters < FEWEST_CLUSTERS or chains < FEWEST_CHAINS:
         return AttentionDrift(depths=depths, clusters=clusters, chains=chains)
-    near = sums.bins[:, :, : depths - 1].sum(axis=2)
-    shift = ratio_of(near - near[:, :1], sums.weight[:, None])
-    before = np.cumsum(sums.bins[:, 0], axis=1)[:, : depths - 1]
+    near = sums_column.bins[:, :, : depths - 1].sum(axis=2)
+    shift = ratio_of(near - near[:, :1], sums_column.weight[:, None])
+    before = np.cumsum(sums_column.bins[:, 0], axis=1)[:, : depths - 1]
     at_depth_1 = np.hstack([np.zeros((clusters, 1)), before])
-    own = ratio_of(sums.own - at_depth_1, sums.weight[:, None])
-    trend = ratio_of((near[:, -1] - near[:, 1])[:, None], sums.weight[:, None])
+    own = ratio_of(sums_column.own - at_depth_1, sums_column.weight[:, None])
+    trend = ratio_of((near[:, -1] - near[:, 1])[:, None], sums_column.weight[:, None])
     by_depth = estimates(shift)
-    total = sums.weight.sum()
-    bins = sums.bins.sum(axis=0) / total
-    others = np.stack([sums.sink.sum(axis=0), sums.null.sum(axis=0)], axis=1) / total
+    total = sums_column.weight.sum()
+    bins = sums_column.bins.sum(axis=0) / total
+    others = np.stack([sums_column.sink.sum(axis=0), sums_column.null.sum(axis=0)], axis=1) / total
     every = np.hstack([bins, others])
     return AttentionDrift(
         depths=depths,
@@ -251,7 +255,7 @@ def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrif
         p=tuple(departure(shift).p.tolist()),
         first_step=by_depth[1],
         trend=estimates(trend)[0],
-        apart=_between(near[:, -1] - near[:, 0], sums),
+        apart=_between(near[:, -1] - near[:, 0], sums_column),
         own_excess=estimates(own),
         distances=ByDistance(
             edges=tuple(int(edge) for edge in edges),
@@ -263,34 +267,38 @@ def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrif
     )
 
 
-def _between(shift: Array, sums: DistanceSums) -> float | None:
+def _between(shift: Array, sums_column: DistanceSums) -> float | None:
     """Return the standard deviation of a mean shift between clusters, by an analysis of variance
     (Donner 1986), from its sums; None if no cluster has two chains."""
-    n = sums.chains.astype(np.float64)
-    mean = shift / sums.weight
+    n = sums_column.chains.astype(np.float64)
+    mean = shift / sums_column.weight
     left = n.sum() - len(n)
-    if sums.squares is None or not left > 0:
+    if sums_column.squares is None or not left > 0:
         return None
-    within = float((n * (sums.squares / sums.weight - mean**2)).sum() / left)
+    within = float((n * (sums_column.squares / sums_column.weight - mean**2)).sum() / left)
     among = float((n * np.square(mean - np.average(mean, weights=n))).sum() / (len(n) - 1))
     typical = float((n.sum() - np.square(n).sum() / n.sum()) / (len(n) - 1))
     return float(np.sqrt(max(among - within, 0.0) / typical))
 
 
-def with_sink(drift: AttentionDrift, sums: SinkSums) -> AttentionDrift:
+def with_sink(drift: AttentionDrift, sums_column: SinkSums) -> AttentionDrift:
     """Return the drift with whether there is a sink at depth 1, and the share that it keeps.
 
     It has a sink if its mass is surely above SINK_FLOOR and above SINK_TIMES_EVEN times the even
     share, in all contexts or in long ones; it has none only if the mass is surely below SINK_FLOOR
     in long contexts.
     """
-    long = _sink_mass(sums.long_first, sums.long_weight, sums.long_chains)
-    floor = _sink_mass(sums.first, sums.weight, sums.chains)
-    beyond = _sink_mass(sums.first - SINK_TIMES_EVEN * sums.even, sums.weight, sums.chains)
+    long = _sink_mass(sums_column.long_first, sums_column.long_weight, sums_column.long_chains)
+    floor = _sink_mass(sums_column.first, sums_column.weight, sums_column.chains)
+    beyond = _sink_mass(
+        sums_column.first - SINK_TIMES_EVEN * sums_column.even,
+        sums_column.weight,
+        sums_column.chains,
+    )
     has = _low(long) > SINK_FLOOR or (_low(floor) > SINK_FLOOR and _low(beyond) > 0.0)
     none = long is not None and long.interval is not None and long.interval.high < SINK_FLOOR
-    there = sums.weight > 0
-    kept = ratio_of(sums.last[there, None], sums.first[there, None]) if has else None
+    there = sums_column.weight > 0
+    kept = ratio_of(sums_column.last[there, None], sums_column.first[there, None]) if has else None
     return replace(
         drift,
         sink_first=long,
@@ -455,7 +463,7 @@ def attention_drift(run: Sums, in_steps: bool) -> AttentionDrift | None:
     unit = run.requests.units.unit[whole(found, "cluster")]
     number, at = np.unique(unit, return_inverse=True)
     columns = {
-        name: np.bincount(at, weights=sums(found, name), minlength=len(number))
+        name: np.bincount(at, weights=sums_column(found, name), minlength=len(number))
         for name in found.column_names
         if name != "cluster"
     }
@@ -471,21 +479,23 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
         bins = len(edges)
 
         def by_depth(name: str) -> Matrix:
-            return np.column_stack([sums(table, f"{name}_{depth}") for depth in range(depths)])
+            return np.column_stack(
+                [sums_column(table, f"{name}_{depth}") for depth in range(depths)]
+            )
 
         places = [
-            np.column_stack([sums(table, distance_column(depth, at)) for at in range(bins)])
+            np.column_stack([sums_column(table, distance_column(depth, at)) for at in range(bins)])
             for depth in range(depths)
         ]
         found = drift_by_distance(
             DistanceSums(
                 chains=whole(table, "distance_chains"),
-                weight=sums(table, "distance_weight"),
+                weight=sums_column(table, "distance_weight"),
                 bins=np.stack(places, axis=1),
                 sink=by_depth(SINK_MASS),
                 null=by_depth(NULL_MASS),
                 own=by_depth(SELF_MASS),
-                squares=sums(table, "squares"),
+                squares=sums_column(table, "squares"),
             ),
             edges,
         )
@@ -493,12 +503,12 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
         found,
         SinkSums(
             chains=whole(table, "sink_chains"),
-            weight=sums(table, "sink_weight"),
-            first=sums(table, "sink_first"),
-            last=sums(table, "sink_last"),
-            even=sums(table, "sink_even"),
+            weight=sums_column(table, "sink_weight"),
+            first=sums_column(table, "sink_first"),
+            last=sums_column(table, "sink_last"),
+            even=sums_column(table, "sink_even"),
             long_chains=whole(table, "long_chains"),
-            long_weight=sums(table, "long_weight"),
-            long_first=sums(table, "long_first"),
+            long_weight=sums_column(table, "long_weight"),
+            long_first=sums_column(table, "long_first"),
         ),
     )

@@ -16,7 +16,7 @@ from numpy.random import RandomState
 from numpy.typing import NDArray
 
 from driftscope.analysis.query.query_engine import Codes, Matrix, floats, ranked, whole
-from driftscope.analysis.statistics.changes import Requests, largest_split, step_ratio
+from driftscope.analysis.statistics.changes import RequestSeries, largest_split, step_ratio
 from driftscope.analysis.statistics.intervals import Interval, student
 from driftscope.analysis.statistics.ratio import intervals, rate_intervals, ratio_of
 from driftscope.metrics.confidence import (
@@ -264,7 +264,7 @@ def _trimmed(rounds: Scored) -> Iterator[TrimmedAt]:
             at = np.where(going, at + np.minimum(accepted - at, here) + 1, at)
         once = 1.0 + np.minimum(first, accepted)
         lengths = float(once.mean()), float((1.0 + accepted).sum() / number.sum())
-        spread = intervals(ratio_of(*_sums(cluster, once, np.ones(len(once)))))
+        spread = intervals(ratio_of(*_counts_by_cluster(cluster, once, np.ones(len(once)))))
         middle = sum(lengths) / 2.0
         moved = spread[0] if spread else None
         yield TrimmedAt(
@@ -272,7 +272,7 @@ def _trimmed(rounds: Scored) -> Iterator[TrimmedAt]:
             verified=float(first.mean() + all_verified.sum() / number.sum()) / 2.0,
             mean_length=middle,
             mean_length_interval=moved
-            and Interval.of(moved.low * middle / lengths[0], moved.high * middle / lengths[0]),
+            and Interval.between(moved.low * middle / lengths[0], moved.high * middle / lengths[0]),
             off=lengths[0] / middle - 1.0,
         )
 
@@ -285,13 +285,13 @@ def _bin_of(sure: Matrix) -> Codes:
     return np.minimum((sure * BINS).astype(np.int64), BINS - 1)
 
 
-def _sums(cluster: Codes, *columns: Matrix) -> list[Matrix]:
+def _counts_by_cluster(cluster: Codes, *columns: Matrix) -> list[Matrix]:
     code = ranked(cluster)[1]
     return [_counted(code, column)[:, None] for column in columns]
 
 
 def _base(sure: Matrix, hit: NDArray[np.bool_], cluster: Codes) -> dict[str, object]:
-    off, n = _sums(cluster, sure - hit, np.ones(len(sure)))
+    off, n = _counts_by_cluster(cluster, sure - hit, np.ones(len(sure)))
     spread = intervals(ratio_of(off, n)) if len(n) >= FEWEST_CLUSTERS else None
     return {
         "tokens": len(sure),
@@ -353,11 +353,11 @@ def _auroc(
     if not _enough(hit, cluster) or not 0.0 < value < 1.0:
         return value, None
     apart = (place - value) / np.where(hit, hit.sum(), (~hit).sum())
-    influence, weight = _sums(cluster, apart, np.ones(len(sure)))
+    influence, weight = _counts_by_cluster(cluster, apart, np.ones(len(sure)))
     half = _half(influence, weight) / (value * (1.0 - value))
     odds = np.log(value / (1.0 - value)) + half * np.array([-1.0, 1.0])
     low, high = (1.0 / (1.0 + np.exp(-odds))).tolist()
-    return value, Interval.of(low, high)
+    return value, Interval.between(low, high)
 
 
 def _temperature(
@@ -373,11 +373,13 @@ def _temperature(
     curvature = float((chance * (1.0 - chance) * logit * logit).sum())
     if not slope > 0 or not curvature > 0:
         return None, None
-    influence, weight = _sums(cluster, (hit - chance) * logit / curvature, np.ones(len(sure)))
+    influence, weight = _counts_by_cluster(
+        cluster, (hit - chance) * logit / curvature, np.ones(len(sure))
+    )
     half = _half(influence, weight)
     if slope - half <= 0:
         return 1.0 / slope, None
-    return 1.0 / slope, Interval.of(1.0 / (slope + half), 1.0 / (slope - half))
+    return 1.0 / slope, Interval.between(1.0 / (slope + half), 1.0 / (slope - half))
 
 
 def _bins(
@@ -386,7 +388,9 @@ def _bins(
     at = _bin_of(sure)
     for number in np.unique(at).tolist():
         mine = at == number
-        taken, n = _sums(cluster[mine], hit[mine].astype(np.float64), np.ones(int(mine.sum())))
+        taken, n = _counts_by_cluster(
+            cluster[mine], hit[mine].astype(np.float64), np.ones(int(mine.sum()))
+        )
         spread = rate_intervals(ratio_of(taken, n))
         yield ReliabilityBin(
             depth=depth,
@@ -413,7 +417,7 @@ def _shift(rounds: Scored, at_round: Codes, depth: Codes, off: Matrix) -> Calibr
     unit[request] = rounds.cluster[at_round]
     order = np.argsort(start, kind="stable")
     sums = [_counted(request, column)[order] for column in (left, off, n)]
-    given = Requests(tokens=sums[0], rounds=sums[2], cluster=unit[order])
+    given = RequestSeries(tokens=sums[0], rounds=sums[2], cluster=unit[order])
     split = largest_split(given, RandomState(SEED))
     if split is None or not 0 < split.at < len(order):
         return None

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.requests import Units, requests_that_finished
-from driftscope.analysis.query.query_engine import Codes, Matrix, rows_of, sums, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, rows_of, sums_column, whole
 from driftscope.analysis.query.record_views import (
     IN_BUCKETS,
     NUMBERED,
@@ -119,7 +119,7 @@ class Elements:
         """Return whether the list is a column of its own."""
         return name not in self._derived
 
-    def there(self, name: str) -> ir.BooleanColumn:
+    def has_list(self, name: str) -> ir.BooleanColumn:
         """Return whether the row has the list."""
         import ibis
 
@@ -130,7 +130,7 @@ class Elements:
     def number(self, name: str) -> ir.IntegerScalar:
         """Return how many rows have the list."""
         if name == "generated_mass" and name in self._derived:
-            return self.there(name).sum()
+            return self.has_list(name).sum()
         return self._table[self._source(name)].count()
 
     def length(self, name: str) -> ir.IntegerColumn:
@@ -163,7 +163,7 @@ class Elements:
                 return ibis.greatest(1.0 - functools.reduce(operator.add, others), 0.0)
             zero = [ibis.ifelse(other.isnull() | other.isnan(), 0.0, other) for other in others]
             left = ibis.greatest(1.0 - sum(zero), 0.0)
-            return ibis.ifelse(self.there("generated_mass"), left, ibis.null("float64"))
+            return ibis.ifelse(self.has_list("generated_mass"), left, ibis.null("float64"))
         if name == "in_rms":
             import ibis
 
@@ -171,7 +171,7 @@ class Elements:
             if not isinstance(index, int) or index:
                 return self.at("fed_rms", index - 1)
             fc = self._table.fc_rms.cast("float32").cast("float64")
-            return ibis.ifelse(self.there("in_rms"), fc, ibis.null("float64"))
+            return ibis.ifelse(self.has_list("in_rms"), fc, ibis.null("float64"))
         return self.at(self._source(name), index)
 
     def layers(self, name: str, depth: Index) -> list[ir.FloatingColumn]:
@@ -402,7 +402,7 @@ def _presence(lists: Elements, shape: Shape) -> dict[str, Any]:
     """Count the rows that have each list, and the rows in which it has the wrong length."""
     out: dict[str, Any] = {}
     for name in shape.lists():
-        out[f"{name}_rows"] = lists.there(name).sum()
+        out[f"{name}_rows"] = lists.has_list(name).sum()
         out[f"{name}_misfits"] = (lists.length(name) != lists.wanted(name)).sum()
     return out
 
@@ -438,7 +438,7 @@ def _careful(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[st
 
     out: dict[str, Any] = {}
     for name in shape.lists():
-        there = ibis.ifelse(lists.there(name), weight, ibis.null("float64"))
+        there = ibis.ifelse(lists.has_list(name), weight, ibis.null("float64"))
         out[f"{name}_weight"] = there.sum()
         for index in range(shape.width(name)):
             out |= _mean(name, index, lists.at(name, index), weight)
@@ -481,7 +481,7 @@ def broken(shape: Shape, derived: Derived, taken: tuple[str, ...]) -> ir.Table:
     rows = rows.filter(ibis.or_(*(~finite(value).fill_null(True) for value in suspect)))
     lists = Elements(rows, dict(derived), shape)
     wrong = [
-        lists.there(name)
+        lists.has_list(name)
         & ibis.or_(*(~finite(lists.at(name, at)).fill_null(True) for at in range(shape.depths)))
         for name in states
     ]
@@ -497,7 +497,7 @@ def _broken_masses(lists: Elements, masses: list[str], index: int) -> ir.Boolean
     if not masses:
         return ibis.literal(False)
     values = [lists.at(name, index) for name in masses]
-    there = ibis.or_(*(lists.there(name) for name in masses))
+    there = ibis.or_(*(lists.has_list(name) for name in masses))
     least = ibis.least(*values)
     infinite = ibis.or_(*(value.isinf().fill_null(False) for value in values))
     return there & (infinite | least.isnull() | least.isnan())
@@ -573,7 +573,7 @@ def chains_of(table: pa.Table, shape: Shape, units: Units) -> Chains:
     prompt = None if units.crossed is None else units.crossed[number]
 
     def add(name: str) -> Matrix:
-        added = np.bincount(at, weights=sums(table, name), minlength=len(number))
+        added = np.bincount(at, weights=sums_column(table, name), minlength=len(number))
         return np.asarray(added, dtype=np.float64)
 
     def mean(name: str, width: int) -> Mean:
@@ -613,14 +613,14 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
     rows = [whole(table, f"{name}_rows") for name in width]
     chains = whole(table, "chains")
     if (
-        not all(np.isfinite(sums(table, name)).all() for name in numerators)
+        not all(np.isfinite(sums_column(table, name)).all() for name in numerators)
         or whole(table, "misfits").any()
         or any(((row != chains) & (row != 0)).any() for row in rows)
     ):
         return None
     out = {name: table.column(name) for name in table.column_names if name != "misfits"}
     out |= {f"{name}_misfits": pa.array(np.zeros_like(chains)) for name in width}
-    weight = sums(table, "weight")
+    weight = sums_column(table, "weight")
     for (name, n), there in zip(width.items(), rows, strict=True):
         out[f"{name}_weight"] = pa.array(np.where(there > 0, weight, 0.0))
         out |= {denominator(name, i): out[f"{name}_weight"] for i in range(n)}
@@ -628,7 +628,7 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
         for depth in range(shape.depths):
             out[denominator(f"{name}_mean", depth)] = out[f"{name}_weight"]
             flat = range(depth * shape.layers, (depth + 1) * shape.layers)
-            layers = [sums(table, numerator(name, i)) for i in flat]
+            layers = [sums_column(table, numerator(name, i)) for i in flat]
             out[numerator(f"{name}_mean", depth)] = pa.array(np.mean(layers, axis=0))
     if width.get("fed_rms"):  # otherwise no chain has a depth, or none has the list
         out["fed_first"] = table.column(numerator("fed_rms", 0))
@@ -643,9 +643,9 @@ def doubtful(table: pa.Table, shape: Shape) -> tuple[str, ...]:
     return tuple(
         name
         for name in shape.lists()
-        for weight in [sums(table, f"{name}_weight")]
+        for weight in [sums_column(table, f"{name}_weight")]
         if any(
-            not np.array_equal(sums(table, denominator(name, i)), weight)
+            not np.array_equal(sums_column(table, denominator(name, i)), weight)
             for i in range(shape.width(name))
         )
     )

@@ -12,7 +12,7 @@ all tests of one level together keep to it.
 A cluster is a unit of `driftscope.analysis.figures.requests`. Unless it is a session or a
 conversation, requests that follow each other may be alike without any change of the drafter. If
 they are, beside one step or slope, the run cannot tell traffic from the drafter: see
-`Changes.alike`.
+`Changes.neighbours_alike`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.query_engine import Codes, Matrix, rows_of, whole
 from driftscope.analysis.statistics.changes import (
     LEAST,
-    Requests,
+    RequestSeries,
     Split,
     autocorrelation,
     by_cluster,
@@ -61,7 +61,7 @@ LEAST_PART = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class AcceptanceLevel:
     """Requests between two changes of acceptance; a run without a change is one level."""
 
     start_s: float
@@ -103,7 +103,7 @@ class ChangePoint:
     difference: float
     """Acceptance length after minus before."""
     interval: Interval | None
-    """95% interval of the difference, not widened either, see `Level`."""
+    """95% interval of the difference, not widened either, see `AcceptanceLevel`."""
     same_mix: float | None
     """Difference with the share of each workload label fixed at that of both levels together; None
     if no label has requests on both sides. Near 0, the mix of requests changed, not the drafter's
@@ -139,7 +139,7 @@ class Changes:
     """Number of requests with a round."""
     points: tuple[ChangePoint, ...]
     """Change points in order of time; empty if no change was found."""
-    levels: tuple[Level, ...]
+    levels: tuple[AcceptanceLevel, ...]
     gradual: bool | None
     """Whether a straight line over time fits the requests better than one step, so that the points
     stand for a slope; None without a point."""
@@ -157,7 +157,7 @@ class Changes:
     requests: opposite movements cancel in the whole run."""
 
     @property
-    def alike(self) -> bool:
+    def neighbours_alike(self) -> bool:
         """Whether neighbouring requests are alike although the recording does not say which belong
         together: then nothing tells sessions or traffic from the drafter."""
         if self.keyed or self.autocorrelation is None:
@@ -317,7 +317,7 @@ def _changes(series: Series, alpha: float) -> Changes | None:
 def _tested(
     series: Series, tokens: Matrix, part: slice, random: np.random.RandomState
 ) -> Split | None:
-    requests = Requests(
+    requests = RequestSeries(
         tokens=tokens[part],
         rounds=series.rounds[part],
         cluster=series.clusters[part],
@@ -433,13 +433,13 @@ def _step(
     return float(ratio.value[0]), spread[0] if spread else None
 
 
-def _level(series: Series, part: slice) -> Level:
+def _level(series: Series, part: slice) -> AcceptanceLevel:
     tokens, rounds = series.tokens[part], series.rounds[part]
     code = np.unique(series.clusters[part], return_inverse=True)[1]
     sums = (by_cluster(code, counts)[:, None] for counts in (tokens, rounds))
     spread = ratio_intervals(*sums)
     last = part.stop >= len(series.start_s)
-    return Level(
+    return AcceptanceLevel(
         start_s=float(series.start_s[part.start]),
         end_s=series.end_s if last else float(series.start_s[part.stop]),
         requests=len(tokens),

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.query_engine import Codes, Engine, Matrix, floats, in_order
+from driftscope.analysis.query.query_engine import Codes, Matrix, QueryEngine, floats, in_order
 from driftscope.analysis.query.record_views import REQUEST, Tables, table
 from driftscope.analysis.statistics.ratio import nested, spans_of
 from driftscope.errors import UsageError
@@ -317,7 +317,7 @@ class Requests:
     def __len__(self) -> int:
         return int(self.keys.num_rows)
 
-    def show(self, engine: Engine, name: str, chosen: Codes) -> None:
+    def show(self, engine: QueryEngine, name: str, chosen: Codes) -> None:
         """Define the view `name` on the `chosen` requests, each with its number as `cluster`."""
         view = self.keys.take(pa.array(chosen, pa.int64()))
         view = view.append_column("cluster", pa.array(chosen, pa.int64()))

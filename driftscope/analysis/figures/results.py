@@ -80,7 +80,7 @@ def chain_fall(reached: Counts, at_risk: Counts, over_clusters: OverClusters) ->
     half = joint.critical * joint.error
     low = np.where((joint.error > 0) & np.isfinite(half), joint.gap - half, -np.inf)
     pair = int(np.argmax(low))
-    interval = Interval.of(float(low[pair]), float(joint.gap[pair] + half[pair]))
+    interval = Interval.between(float(low[pair]), float(joint.gap[pair] + half[pair]))
     if interval is None:
         return None
     return ChainFall(

@@ -44,7 +44,7 @@ from driftscope.analysis.query.query_engine import (
     Matrix,
     floats,
     in_order,
-    sums,
+    sums_column,
     total,
     whole,
 )
@@ -103,7 +103,7 @@ ALL_ROUNDS = "verify_all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class CountedRounds:
     """Rounds as vLLM counts them: also those that figures leave out."""
 
     requests: int
@@ -131,7 +131,7 @@ class Cohort:
     enough: bool
     """Whether at least half of the rounds are left. If not, the figures use all rounds, and have
     neither interval nor trend."""
-    served: Served
+    served: CountedRounds
     start_s: float
     """Unix time of the first decode step of all requests."""
     end_s: float
@@ -168,13 +168,13 @@ def cohort_of(tables: Tables, begin_s: float = -math.inf) -> tuple[Cohort | None
     return cohort, keys.filter(pa.array(outside)) if chosen.enough else None
 
 
-def _served(tables: Tables, requests: int) -> Served:
+def _served(tables: Tables, requests: int) -> CountedRounds:
     counted = tables.engine.rows(outcomes())
     accepted = np.maximum(whole(counted, "accepted"), 0)
     rounds = whole(counted, "rounds")
     histogram = np.bincount(accepted, rounds, int(whole(counted, "longest").max()) + 1)
     n = int(histogram.sum())
-    return Served(
+    return CountedRounds(
         requests=requests,
         rounds=n,
         mean_length=float(formula.mean_length(accepted @ rounds, n)),
@@ -361,7 +361,7 @@ def _shallower(tables: Tables, shape: Shape) -> Shallower:
     if not shape.mixed:
         return Shallower(chains=0, weight=0.0, chunked=0)
     totals = tables.engine.rows(shallower(shape))
-    weight = float(sums(totals, "weight")[0])
+    weight = float(sums_column(totals, "weight")[0])
     return Shallower(
         chains=total(totals, "chains"), weight=weight, chunked=total(totals, "chunked")
     )

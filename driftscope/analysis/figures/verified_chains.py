@@ -50,7 +50,7 @@ from driftscope.analysis.query.record_views import (
 )
 from driftscope.analysis.query.row_filters import BY
 from driftscope.analysis.statistics.permutation import holm
-from driftscope.analysis.statistics.strata import Answer, Association, Rows, association
+from driftscope.analysis.statistics.strata import Association, AssociationAnswer, Rows, association
 from driftscope.metrics import attention
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
@@ -123,10 +123,10 @@ def done() -> ir.Table:
 
 def verified_chains() -> ir.Table:
     """Return the rows stored under VERIFIED."""
-    return _kept(VERIFIED, joined(repeated=False))
+    return _unbound_table(VERIFIED, joined(repeated=False))
 
 
-def _kept(name: str, rows: ir.Table) -> ir.Table:
+def _unbound_table(name: str, rows: ir.Table) -> ir.Table:
     import ibis
 
     return ibis.table(rows.schema(), name=name)
@@ -135,7 +135,7 @@ def _kept(name: str, rows: ir.Table) -> ir.Table:
 @cache
 def _repeated(name: str) -> ir.Table:
     """Count the positions of a request that were drafted, or verified, more than once."""
-    rows = _kept(name, drawn() if name == DRAWN else done())
+    rows = _unbound_table(name, drawn() if name == DRAWN else done())
     keys = rows.group_by(*KEY).aggregate(rows=lambda t: t.count())
     return keys.filter(keys.rows > 1).aggregate(keys=lambda t: t.count())
 
@@ -151,7 +151,7 @@ def joined(repeated: bool) -> ir.Table:
     """
     import ibis
 
-    chains, rounds = _kept(DRAWN, drawn()), _kept(DONE, done())
+    chains, rounds = _unbound_table(DRAWN, drawn()), _unbound_table(DONE, done())
     if not repeated:
         return _joined(chains, rounds).select(*KEY, *_PAIR_COLUMNS)
     order = ibis.window(group_by=KEY, order_by="drafted_s")
@@ -183,7 +183,7 @@ def by_execution(shape: Shape) -> ir.Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Verification:
+class VerifiedChains:
     """Outcome of the recorded chains that were looked at."""
 
     looked_at: int
@@ -193,15 +193,15 @@ class Verification:
     """Verified chains, see `by_execution`; None if all ran in the same way."""
 
 
-def verification_of(run: Sums) -> Verification:
+def verification_of(run: Sums) -> VerifiedChains:
     """Return what became of the chains of a run that `look_at` stored."""
     if not run.recorded.any():
-        return Verification(looked_at=0, verified=0, by_execution=None)
+        return VerifiedChains(looked_at=0, verified=0, by_execution=None)
     rows = run.tables.engine.rows
     counted = verified_chains().aggregate(chains=lambda t: t.count())
     verified = total(rows(counted), "chains")
     apart = verified and len(set(run.shape.executions)) > 1
-    return Verification(
+    return VerifiedChains(
         looked_at=int(run.recorded[chain_sample(run)[0]].sum()),
         verified=verified,
         by_execution=rows(by_execution(run.shape)) if apart else None,
@@ -304,13 +304,13 @@ class WithinRequest:
     entropy), which may lie on the path from the measure to acceptance."""
 
 
-def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
+def answers(relations: Sequence[WithinRequest]) -> tuple[AssociationAnswer, ...]:
     """Return whether acceptance goes with each measure of a run. The p-values are adjusted by
     Holm's rule, since all measures are asked together."""
     known = [relation.alone for relation in relations if relation.alone]
     adjusted = dict(zip(map(id, known), holm([answer.p for answer in known]), strict=True))
     return tuple(
-        Answer.CANNOT_TELL
+        AssociationAnswer.CANNOT_TELL
         if relation.alone is None
         else relation.alone.answer(adjusted[id(relation.alone)])
         for relation in relations

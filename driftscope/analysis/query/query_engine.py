@@ -107,7 +107,7 @@ Arrow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class ViewFiles:
     """Parquet files of one record that have the same columns."""
 
     paths: tuple[Path, ...]
@@ -119,7 +119,7 @@ class Files:
     """Text columns, by name, in which an empty text stands for this value."""
 
 
-Content: TypeAlias = pa.Table | Sequence[Files]
+Content: TypeAlias = pa.Table | Sequence[ViewFiles]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Dialect:
     """Function that returns the element of a list at a place, from 1; null at place 0."""
 
 
-class Engine(Protocol):
+class QueryEngine(Protocol):
     """Engine that has views and runs queries on them."""
 
     dialect: Dialect
@@ -240,7 +240,7 @@ class DuckDB:
         self._set("temp_directory", _quoted(str(self._scratch.path / "spill")))
 
     def admit(self, paths: Iterable[Path]) -> None:
-        """See `Engine`."""
+        """See `QueryEngine`."""
         for at, path in enumerate(paths):
             link = self._scratch.path / f"{at}.parquet"
             link.symlink_to(path.absolute())
@@ -252,7 +252,7 @@ class DuckDB:
         self._is_locked = True
 
     def view(self, name: str, content: Content, schema: pa.Schema) -> None:
-        """See `Engine`. Raises DamagedTraceError like `rows`."""
+        """See `QueryEngine`. Raises DamagedTraceError like `rows`."""
         if isinstance(content, pa.Table):
             self._connection.register(f"{name}_rows", content)
             self.define(name, f"SELECT * FROM {_identifier(f'{name}_rows')}")
@@ -260,24 +260,24 @@ class DuckDB:
             self.define(name, " UNION ALL ".join(self._select(files, schema) for files in content))
 
     def define(self, name: str, sql: str) -> None:
-        """See `Engine`. Raises DamagedTraceError like `rows`."""
+        """See `QueryEngine`. Raises DamagedTraceError like `rows`."""
         self._run(f"CREATE OR REPLACE TEMP VIEW {_identifier(name)} AS {sql}")
 
     def keep(self, name: str, query: Any) -> None:
-        """See `Engine`. Raises DamagedTraceError like `rows`."""
+        """See `QueryEngine`. Raises DamagedTraceError like `rows`."""
         sql = sql_of(query.op(), self.dialect.name)
         self._run(f"CREATE OR REPLACE TEMP TABLE {_identifier(name)} AS {sql}")
 
     def rows(self, query: Any) -> pa.Table:
-        """See `Engine`. Raises DamagedTraceError for files that turn out to be unreadable, and for
-        values in them that queries cannot process."""
+        """See `QueryEngine`. Raises DamagedTraceError for files that turn out to be unreadable and
+        for values in them that queries cannot process."""
         sql = sql_of(query.op(), self.dialect.name)
         self._lock()
         with self._reading():
             return nulls_as_nan(self._connection.sql(sql).to_arrow_table())
 
     def close(self) -> None:
-        """See `Engine`."""
+        """See `QueryEngine`."""
         self._connection.close()
         self._scratch.close()
 
@@ -294,7 +294,7 @@ class DuckDB:
     def _set(self, name: str, value: str) -> None:
         self._connection.execute(f"SET {name} = {value}")
 
-    def _select(self, files: Files, schema: pa.Schema) -> str:
+    def _select(self, files: ViewFiles, schema: pa.Schema) -> str:
         paths = ", ".join(_quoted(str(self._links[path])) for path in files.paths)
         columns = ", ".join(column(files, f, self.dialect) for f in schema)
         return f"SELECT {columns} FROM read_parquet([{paths}], hive_partitioning = false)"
@@ -338,7 +338,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def column(files: Files, wanted: pa.Field, dialect: Dialect) -> str:
+def column(files: ViewFiles, wanted: pa.Field, dialect: Dialect) -> str:
     """Return the SQL of one column of a view."""
     plain, kind = wanted.name, dialect.types[wanted.type]
     name = dialect.identifier(plain)
@@ -418,7 +418,7 @@ def ranked(codes: Codes) -> tuple[Codes, Codes]:
     return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
-def sums(table: pa.Table, name: str) -> Matrix:
+def sums_column(table: pa.Table, name: str) -> Matrix:
     """Return a column of sums, [n]; null, the sum of nothing, is 0."""
     values = pc.fill_null(table.column(name).cast(pa.float64()), 0.0)
     return np.asarray(values.to_numpy(), dtype=np.float64)
@@ -509,14 +509,14 @@ class Spark:
             self._session.conf.set(name, value)
 
     def admit(self, paths: Iterable[Path]) -> None:
-        """See `driftscope.analysis.query.query_engine.Engine`. Does nothing: the owner of a cluster
+        """See `QueryEngine`. Does nothing: the owner of a cluster
         decides what it may read.
 
         The SQL that reaches the cluster is made from checked expressions only.
         """
 
     def view(self, name: str, content: Content, schema: pa.Schema) -> None:
-        """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError like
+        """See `QueryEngine`. Raises DamagedTraceError like
         `rows`."""
         if isinstance(content, pa.Table):
             with _reading_spark(), _of_pandas():
@@ -527,30 +527,30 @@ class Spark:
         self.define(name, " UNION ALL ".join(parts))
 
     def define(self, name: str, sql: str) -> None:
-        """See `query_engine.Engine`. Raises DamagedTraceError like `rows`."""
+        """See `QueryEngine`. Raises DamagedTraceError like `rows`."""
         with _reading_spark():
             self._session.sql(f"CREATE OR REPLACE TEMP VIEW {_spark_identifier(name)} AS {sql}")
 
     def keep(self, name: str, query: Any) -> None:
-        """See `query_engine.Engine`. Raises DamagedTraceError like `rows`."""
+        """See `QueryEngine`. Raises DamagedTraceError like `rows`."""
         with _reading_spark():
             frame = self._session.sql(sql_of(query.op(), self.dialect.name))
             frame.cache().createOrReplaceTempView(name)
 
     def rows(self, query: Any) -> pa.Table:
-        """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError if Spark
+        """See `QueryEngine`. Raises DamagedTraceError if Spark
         cannot read the files or finish the query."""
         with _reading_spark(), _of_pandas():
             frame = self._session.sql(sql_of(query.op(), self.dialect.name))
             return nulls_as_nan(frame.toArrow())
 
     def close(self) -> None:
-        """See `driftscope.analysis.query.query_engine.Engine`. The process keeps its connection to
+        """See `QueryEngine`. The process keeps its connection to
         Spark."""
         for table in self._session.catalog.listTables():
             self._session.catalog.dropTempView(table.name)
 
-    def _select(self, name: str, at: int, files: Files, schema: pa.Schema) -> str:
+    def _select(self, name: str, at: int, files: ViewFiles, schema: pa.Schema) -> str:
         view = f"{name}_files_{at}"
         # Without a leading slash, Hadoop treats the text before a colon as a scheme.
         paths = [str(path.absolute()) for path in files.paths]

@@ -26,8 +26,8 @@ from driftscope.analysis.query import row_filters
 from driftscope.analysis.query.query_engine import (
     Content,
     DuckDB,
-    Engine,
-    Files,
+    QueryEngine,
+    ViewFiles,
     floats,
     sql_of,
     whole,
@@ -100,7 +100,7 @@ class Tables:
     statuses: tuple[Status, ...]
     problems: tuple[str, ...]
     """Problems found by the reader, as in `Trace`."""
-    engine: Engine
+    engine: QueryEngine
     parts: Mapping[Derived, Content]
     """Draft rows by the columns that their files leave out."""
     conditions: tuple[Condition, ...] = ()
@@ -138,7 +138,7 @@ class Tables:
         return pa.concat_tables(found, promote_options="permissive")
 
 
-def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
+def tables_of(trace: Trace, engine: QueryEngine | None = None) -> Tables:
     """Return the tables of a `trace` that is already in memory."""
     engine = engine or DuckDB()
     for record in QUERIED:
@@ -155,7 +155,7 @@ def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
     )
 
 
-def open_run(run: str | Path, engine: Engine | None = None) -> Tables:
+def open_run(run: str | Path, engine: QueryEngine | None = None) -> Tables:
     """Open the run directory `run`; its sealed files are left where they are.
 
     Records that cannot be queried in place are read into memory: streams, and the records of
@@ -337,7 +337,7 @@ def _queried(table: pa.Table, record: str) -> pa.Table:
 
 def _in_place(
     run: Path, record: str, mode: str, left_out: Container[Path]
-) -> dict[Derived, list[Files]] | None:
+) -> dict[Derived, list[ViewFiles]] | None:
     """Return the sealed files of a record by layout; None if they must be read into memory.
     `mode` is the manifest's, which steps that no hook watched ran in."""
     paths = [path for path in segments(run, record) if path not in left_out]
@@ -357,11 +357,11 @@ def _in_place(
         columns = tuple(zip(schema.names, schema.types, strict=True))
         replica = place_of(source_of(path, record)).replica
         alike[tuple(sorted(derived.items())), columns, replica].append(path)
-    parts: defaultdict[Derived, list[Files]] = defaultdict(list)
+    parts: defaultdict[Derived, list[ViewFiles]] = defaultdict(list)
     for (derived, columns, replica), mine in alike.items():
         constant = {} if replica is None else {"replica": replica}
         seen = {"execution": Execution.OF_MODE.get(mode, Execution.UNSEEN)}
-        files = Files(paths=tuple(mine), columns=dict(columns), constant=constant, unseen=seen)
+        files = ViewFiles(paths=tuple(mine), columns=dict(columns), constant=constant, unseen=seen)
         parts[derived].append(files)
     return dict(parts)
 
@@ -408,7 +408,9 @@ def _fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
     )
 
 
-def check_view(engine: Engine, view: str, record: str, run: Path, bins: int | None = None) -> None:
+def check_view(
+    engine: QueryEngine, view: str, record: str, run: Path, bins: int | None = None
+) -> None:
     """Raise DamagedTraceError if `view`, rows of `record`, contains values that no recorder
     writes.
 

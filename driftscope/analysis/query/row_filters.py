@@ -212,29 +212,29 @@ class Bucket:
     """Columns of `driftscope.analysis.conditions` that the SQL uses."""
 
 
-def _of(column: str, sql: str) -> Bucket:
+def _bucket(column: str, sql: str) -> Bucket:
     return Bucket(sql=sql.format(column), names=frozenset((column,)))
 
 
 BY: Mapping[str, Bucket] = {
-    BY_LABEL: _of("label", "coalesce({}, '(unlabelled)')"),
-    "adapter": _of("adapter", "coalesce({}, '(no adapter)')"),
-    WEIGHTS: _of(WEIGHTS, "lpad(cast({} AS varchar(4)), 4, '0')"),
-    "context": _of("context", _POWER),
-    "prompt": _of("prompt_tokens", _POWER),
-    "batch": _of("batch", "lpad(cast({} AS varchar(9)), 4, '0')"),
-    "temperature": _of("temperature", "cast({} AS varchar(20))"),
-    "structured": _of("structured", "coalesce({}, '(not stated)')"),
-    "finish": _of("finish_reason", "{}"),
-    "execution": _of("execution", "coalesce({}, '(not recorded)')"),
-    "runner": _of("runner", "{}"),
-    "mode": _of("mode", "{}"),
-    BY_K: _of("k", "lpad(cast({} AS varchar(4)), 4, '0')"),
-    "replica": _of("replica", "cast({} AS varchar(9))"),
-    "region": _of("region", f"coalesce({{}}, '{_NOT_RECORDED}')"),
-    "language": _of("language", f"coalesce({{}}, '{_NOT_RECORDED}')"),
+    BY_LABEL: _bucket("label", "coalesce({}, '(unlabelled)')"),
+    "adapter": _bucket("adapter", "coalesce({}, '(no adapter)')"),
+    WEIGHTS: _bucket(WEIGHTS, "lpad(cast({} AS varchar(4)), 4, '0')"),
+    "context": _bucket("context", _POWER),
+    "prompt": _bucket("prompt_tokens", _POWER),
+    "batch": _bucket("batch", "lpad(cast({} AS varchar(9)), 4, '0')"),
+    "temperature": _bucket("temperature", "cast({} AS varchar(20))"),
+    "structured": _bucket("structured", "coalesce({}, '(not stated)')"),
+    "finish": _bucket("finish_reason", "{}"),
+    "execution": _bucket("execution", "coalesce({}, '(not recorded)')"),
+    "runner": _bucket("runner", "{}"),
+    "mode": _bucket("mode", "{}"),
+    BY_K: _bucket("k", "lpad(cast({} AS varchar(4)), 4, '0')"),
+    "replica": _bucket("replica", "cast({} AS varchar(9))"),
+    "region": _bucket("region", f"coalesce({{}}, '{_NOT_RECORDED}')"),
+    "language": _bucket("language", f"coalesce({{}}, '{_NOT_RECORDED}')"),
     "boundary": Bucket(sql=_BOUNDARY, names=frozenset(("region", "boundary"))),
-    "copied": _of(
+    "copied": _bucket(
         "copied", f"CASE {{}} WHEN 1 THEN 'copied' WHEN 0 THEN 'new' ELSE '{_NOT_RECORDED}' END"
     ),
 }
@@ -335,11 +335,11 @@ def served_updates(
         rounds = np.searchsorted(times.get(replica, np.array([])), [u.time_s for u in updates])
         parts = groupby(zip(rounds.tolist(), updates, strict=True), key=lambda part: part[0])
         separate = [[update for _, update in part] for before, part in parts if before]
-        out[replica] = [_one(number, part) for number, part in enumerate(separate, 1)]
+        out[replica] = [_merged_update(number, part) for number, part in enumerate(separate, 1)]
     return out
 
 
-def _one(number: int, parts: list[WeightUpdate]) -> Update:
+def _merged_update(number: int, parts: list[WeightUpdate]) -> Update:
     names = [part.version for part in parts if part.version]
     return Update(
         number=number,

@@ -61,7 +61,7 @@ _AT_ONCE = 111
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Requests:
+class RequestSeries:
     """Requests in order of their start, [requests] each."""
 
     tokens: Matrix
@@ -81,7 +81,7 @@ class Split:
     """Share of random orders with a difference at least as large."""
 
 
-def largest_split(requests: Requests, random: RandomState) -> Split | None:
+def largest_split(requests: RequestSeries, random: RandomState) -> Split | None:
     """Return the split at which the requests differ most; None if they are of too few clusters."""
     tests = [split for split in (_between(requests, random), _within(requests, random)) if split]
     if not tests:
@@ -99,7 +99,7 @@ def fisher(p: list[float]) -> float:
     return product * (1.0 - math.log(product))
 
 
-def _between(requests: Requests, random: RandomState) -> Split | None:
+def _between(requests: RequestSeries, random: RandomState) -> Split | None:
     """Test clusters in order of their first request."""
     _, first, code = np.unique(requests.cluster, return_index=True, return_inverse=True)
     if len(first) < 2 * LEAST:
@@ -146,7 +146,7 @@ def _signs(tokens: Matrix, rounds: Matrix, random: RandomState) -> tuple[Matrix,
     return level + signs * (tokens - level), np.broadcast_to(rounds, signs.shape)
 
 
-def _within(requests: Requests, random: RandomState) -> Split | None:
+def _within(requests: RequestSeries, random: RandomState) -> Split | None:
     """Test requests within the clusters that go on."""
     every = -(-len(requests.cluster) // MOST_WITHIN)
     kept = (

@@ -25,8 +25,8 @@ class Interval:
     """A 95% interval with two finite ends.
 
     ==============================  =======================================================
-    `Interval.of(0.2, 0.4)`         from 0.2 to 0.4
-    `Interval.of(0.2, math.inf)`    None, as for NaN: there is no usable interval
+    `Interval.between(0.2, 0.4)`         from 0.2 to 0.4
+    `Interval.between(0.2, math.inf)`    None, as for NaN: there is no usable interval
     `of(0.2, 1.4).within(0, 1)`     clipped to the range of possible values
     ==============================  =======================================================
     """
@@ -37,7 +37,7 @@ class Interval:
     """Effective number of clusters behind it; None if it is not over clusters."""
 
     @classmethod
-    def of(cls, low: float, high: float, clusters: float | None = None) -> Interval | None:
+    def between(cls, low: float, high: float, clusters: float | None = None) -> Interval | None:
         """Return the interval, or None if an end is not finite. Intervals of unchecked ends are
         made here."""
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -113,7 +113,7 @@ def ratio(
     if logs[0] is None or logs[1] is None:
         return None
     apart = difference(*logs[0], *logs[1])
-    interval = Interval.of(math.exp(apart.low), math.exp(apart.high))
+    interval = Interval.between(math.exp(apart.low), math.exp(apart.high))
     return None if interval is None else (math.exp(logs[0][0] - logs[1][0]), interval)
 
 

@@ -264,7 +264,7 @@ def ratio_intervals(top: Matrix, bottom: Matrix) -> Intervals | None:
 def _pairs(low: Array, high: Array, ratio: Ratio) -> Intervals:
     clusters = (ratio.df + 1.0).tolist()
     ends = zip(low.tolist(), high.tolist(), clusters, ratio.supported.tolist(), strict=True)
-    return tuple(Interval.of(a, b, n) if has else None for a, b, n, has in ends)
+    return tuple(Interval.between(a, b, n) if has else None for a, b, n, has in ends)
 
 
 Make = Callable[..., Ratio]
@@ -474,4 +474,4 @@ def _interval(value: float, ours: Ratio, theirs: Ratio) -> Interval | None:
     half = float(student(np.minimum(ours.df, theirs.df))[0]) * error
     if not (half < math.log(MOST_APART) and ours.supported[0] and theirs.supported[0]):
         return None
-    return Interval.of(value * math.exp(-half), value * math.exp(half))
+    return Interval.between(value * math.exp(-half), value * math.exp(half))

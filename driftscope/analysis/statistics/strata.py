@@ -91,7 +91,7 @@ def nothing_kept(
     and the first one `first` tokens per round. No request differs from another then, and the share
     of rounds that accept anything has an exact interval."""
     high = exact_interval(0, rounds).high / first
-    return (Interval.of(0.0, high), 0.0) if supported and high < 1 else (None, None)
+    return (Interval.between(0.0, high), 0.0) if supported and high < 1 else (None, None)
 
 
 ENOUGH_REQUESTS = 10
@@ -221,7 +221,7 @@ def _tested(sums: _Sums, kept: float) -> tuple[Interval | None, float | None]:
     if not sums.supported() or not np.isfinite(half) or not error > 0:
         return None, None
     p = float(two_sided(np.array((kept - 1.0) / error), np.array(df)))
-    return Interval.of(max(kept - half, 0.0), kept + half, df + 1.0), p
+    return Interval.between(max(kept - half, 0.0), kept + half, df + 1.0), p
 
 
 class _Sums:
@@ -374,7 +374,7 @@ MARGIN = 0.02
 measure, counts as none. driftscope's own bound."""
 
 
-class Answer(StrEnum):
+class AssociationAnswer(StrEnum):
     """Answer to whether the outcome goes with the measure."""
 
     LESS = "less"
@@ -401,14 +401,14 @@ class Association:
     p: float
     """p-value of no relation; the larger one of two with few clusters."""
 
-    def answer(self, adjusted_p: float | None = None) -> Answer:
+    def answer(self, adjusted_p: float | None = None) -> AssociationAnswer:
         """Return the answer; `adjusted_p` replaces `p` if several questions are asked together."""
         p = self.p if adjusted_p is None else adjusted_p
         if p < ALPHA and self.interval.excludes_zero():
-            return Answer.LESS if self.per_sd < 0 else Answer.MORE
+            return AssociationAnswer.LESS if self.per_sd < 0 else AssociationAnswer.MORE
         if self.interval.low > -MARGIN and self.interval.high < MARGIN:
-            return Answer.NO
-        return Answer.CANNOT_TELL
+            return AssociationAnswer.NO
+        return AssociationAnswer.CANNOT_TELL
 
     @property
     def wanted_clusters(self) -> int:
@@ -465,7 +465,7 @@ def association(rows: Rows, *, least_sd: float = 0.0) -> Association | None:
     error = float(np.sqrt((n - 1) / n * np.square(without - estimate).sum()))
     df = 1.0 / float(np.square(share).sum()) - 1.0
     half = float(student(df)) * error
-    interval = Interval.of(estimate - half, estimate + half)
+    interval = Interval.between(estimate - half, estimate + half)
     if interval is None or not error:
         return None
     p = float(two_sided(np.array([estimate / error]), np.array([df]))[0])

@@ -38,13 +38,13 @@ from driftscope.analysis.figures.results import (
 from driftscope.analysis.figures.rounds import Rounds, by_batch, duration, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.verified_chains import (
-    Verification,
+    VerifiedChains,
     inside_and_acceptance,
     look_at,
     near_misses,
     verification_of,
 )
-from driftscope.analysis.query.query_engine import floats, in_order, sums, whole
+from driftscope.analysis.query.query_engine import floats, in_order, sums_column, whole
 from driftscope.analysis.query.record_views import (
     CHOSEN,
     PART,
@@ -165,7 +165,7 @@ def _latency(requests: Requests, cost: StepCost | None) -> Latency:
     )
 
 
-def _recording(run: Sums, checked: Verification, steps: StepTimes) -> Recording:
+def _recording(run: Sums, checked: VerifiedChains, steps: StepTimes) -> Recording:
     statuses, chains = run.tables.statuses, len(run.chains) + run.shallower.chains
     some, verified = 0 < checked.looked_at < chains, checked.verified
     whole_rounds = int(run.rounds.lengths[:, list(run.shape.ks)].sum())
@@ -299,8 +299,8 @@ def _mean(table: pa.Table, name: str) -> float | None:
     """Return the mean of a column; None if nothing finite was measured."""
     if denominator(name, 0) not in table.column_names:
         return None
-    weight = float(sums(table, denominator(name, 0)).sum())
-    return float(sums(table, numerator(name, 0)).sum()) / weight if weight else None
+    weight = float(sums_column(table, denominator(name, 0)).sum())
+    return float(sums_column(table, numerator(name, 0)).sum()) / weight if weight else None
 
 
 @cache

@@ -43,7 +43,7 @@ from driftscope.analysis.query.query_engine import floats
 from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.query.row_filters import Update
 from driftscope.analysis.statistics.ratio import design_effect, mean_time_interval, spans_of
-from driftscope.analysis.statistics.strata import Answer
+from driftscope.analysis.statistics.strata import AssociationAnswer
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import NoDataError
 from driftscope.metrics.fallback import Fallback
@@ -312,7 +312,7 @@ class RunFigures:
         object.__setattr__(self, "depths", self.depths or self.k)
 
     @written_property
-    def within_request_answers(self) -> dict[str, Answer]:
+    def within_request_answers(self) -> dict[str, AssociationAnswer]:
         """Whether acceptance goes with each measure within requests, by measure."""
         found = answers(self.within_request)
         names = (relation.measure for relation in self.within_request)

@@ -12,17 +12,17 @@ from driftscope.ablate.result import Ablation, conclusion_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.boundary.text import shown
 from driftscope.inspect.checkpoints import Sizes
-from driftscope.inspect.checks.result import CheckResult, Level
-from driftscope.inspect.inspection import Answer, Inspection
+from driftscope.inspect.checks.result import CheckLevel, CheckResult
+from driftscope.inspect.inspection import Inspection, Soundness
 from driftscope.inspect.trial.result import STOPPED, Trial, by_reason
 
-_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
+_STYLES = {CheckLevel.ERROR: "bold red", CheckLevel.WARNING: "yellow", CheckLevel.NOTE: "cyan"}
 _ANSWERS = {
-    Answer.SOUND: "green",
-    Answer.NOT_COMPARED: "cyan",
-    Answer.WRONG: "bold red",
-    Answer.UNEXPLAINED: "bold red",
-    Answer.CANNOT_TELL: "yellow",
+    Soundness.SOUND: "green",
+    Soundness.NOT_COMPARED: "cyan",
+    Soundness.WRONG: "bold red",
+    Soundness.UNEXPLAINED: "bold red",
+    Soundness.CANNOT_TELL: "yellow",
 }
 _SHOWN = 5
 """Repairs that are shown, the best first."""
@@ -78,7 +78,7 @@ def _print_trial(console: Console, trial: Trial) -> None:
 def _headline(inspection: Inspection) -> str:
     counts = ", ".join(
         f"{inspection.count(level)} {level}{'' if inspection.count(level) == 1 else 's'}"
-        for level in Level
+        for level in CheckLevel
     )
     if inspection.unknown is not None:
         name = f"{shown(inspection.drafter)}: {shown(inspection.format)}"

@@ -60,14 +60,14 @@ def why_no_chains(
     if not shown.rate and not over:
         return ("0 chains: recording is stopped; to resume it:", f"  driftscope probe start {run}")
     return (
-        f"0 chains: {_words(budget, shown.rate)}; to record more:",
+        f"0 chains: {_budget_words(budget, shown.rate)}; to record more:",
         f"  --every {EVERY}, an option of driftscope serve"
         if over
         else f"  driftscope probe set {run} --every {EVERY}",
     )
 
 
-def _words(budget: float | None, rate: float) -> str:
+def _budget_words(budget: float | None, rate: float) -> str:
     share = f"{100 * rate:.2g} % of steps"
     return f"{share} are recorded" if budget is None else f"{100 * budget:.3g} % pays for {share}"
 

@@ -26,9 +26,9 @@ from driftscope.inspect.checks.result import (
     VLLM_MODEL,
     VLLM_SPECULATORS,
     Certainty,
+    CheckLevel,
     CheckResult,
     Inspected,
-    Level,
     error,
     note,
     warning,
@@ -190,7 +190,7 @@ def _not_boolean(drafter: DrafterFiles) -> Iterator[CheckResult]:
         if value is not None and not isinstance(value, bool):
             yield CheckResult(
                 id="flag_not_boolean",
-                level=Level.ERROR if value in ("false", "False", "0") else Level.WARNING,
+                level=CheckLevel.ERROR if value in ("false", "False", "0") else CheckLevel.WARNING,
                 title=f"{name} is no boolean",
                 expected="true or false",
                 rule=f"{VLLM_MODEL}: any text counts as true",
@@ -299,7 +299,7 @@ def check_mask_token(inspected: Inspected) -> Iterator[CheckResult]:
     own_row = (drafter.folder / "mask_embedding.pt").exists()
     yield CheckResult(
         id="mask_token_missing" if token is None else "mask_token_range",
-        level=Level.NOTE if own_row and token is not None else Level.ERROR,
+        level=CheckLevel.NOTE if own_row and token is not None else CheckLevel.ERROR,
         title="config.json names no mask token"
         if token is None
         else "the mask token is outside the vocabulary",
@@ -514,7 +514,7 @@ def check_bias(inspected: Inspected) -> Iterator[CheckResult]:
         return
     yield CheckResult(
         id="bias_random_in_sglang",
-        level=Level.WARNING if drafter.for_sglang else Level.NOTE,
+        level=CheckLevel.WARNING if drafter.for_sglang else CheckLevel.NOTE,
         title="SGLang adds a bias of random numbers in fc",
         expected=f"{FC_BIAS} for SGLang, and none for vLLM, which refuses it",
         rule=f"{SGLANG_EAGLE1}: fc has a bias, whose numbers stay random if the file has none",

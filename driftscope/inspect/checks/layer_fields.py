@@ -21,9 +21,9 @@ from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.result import (
     VLLM,
     Certainty,
+    CheckLevel,
     CheckResult,
     Inspected,
-    Level,
     error,
     note,
     warning,
@@ -293,7 +293,7 @@ def _eps(drafter: DrafterFiles, targets: Mapping[str, Any]) -> Iterator[CheckRes
     large = own > LARGEST_EPS and own > theirs
     yield CheckResult(
         id="eps_differs",
-        level=Level.WARNING if large else Level.NOTE,
+        level=CheckLevel.WARNING if large else CheckLevel.NOTE,
         title="rms_norm_eps is not the target's" + (", and larger than any published" * large),
         expected=f'"rms_norm_eps": {theirs:g}',
         rule=f"trainers copy the target's; up to {LARGEST_EPS:g} it hardly changes a norm",

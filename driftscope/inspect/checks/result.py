@@ -12,7 +12,7 @@ UNNAMED = "captured_layers_unnamed"
 """Result that the config names no captured layers: what the files then leave open."""
 
 
-class Level(StrEnum):
+class CheckLevel(StrEnum):
     """How bad a result is."""
 
     ERROR = "error"
@@ -42,7 +42,7 @@ class CheckResult:
     """
 
     id: str
-    level: Level
+    level: CheckLevel
     title: str
     expected: str
     rule: str
@@ -54,9 +54,9 @@ class CheckResult:
     certainty: Certainty = Certainty.CERTAIN
 
 
-error = partial(CheckResult, level=Level.ERROR)
-warning = partial(CheckResult, level=Level.WARNING)
-note = partial(CheckResult, level=Level.NOTE)
+error = partial(CheckResult, level=CheckLevel.ERROR)
+warning = partial(CheckResult, level=CheckLevel.WARNING)
+note = partial(CheckResult, level=CheckLevel.NOTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,7 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
     if _FC in needed:
         yield from _fc_width(drafter)
     wrong = [
-        f"{name} {_words(stored[name].shape)}, not {_words(shape)}"
+        f"{name} {_shape_words(stored[name].shape)}, not {_shape_words(shape)}"
         for name, shape in known.items()
         if name in stored and name != _FC and stored[name].shape != shape
     ]
@@ -257,8 +257,8 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
     fc, wide, width = drafter.tensors.get(_FC), fc_inputs(drafter), drafter.target_hidden_size
     if fc is None or fc.shape == (drafter.hidden_size, wide):
         return
-    named, expected = drafter.aux_layers, f"fc.weight {_words((drafter.hidden_size, wide))}"
-    rule, there = _model(drafter), f"fc.weight {_words(fc.shape)}"
+    named, expected = drafter.aux_layers, f"fc.weight {_shape_words((drafter.hidden_size, wide))}"
+    rule, there = _model(drafter), f"fc.weight {_shape_words(fc.shape)}"
     silent = f"{rule}; a CPU's matrix product reads past the end without an error"
     if drafter.format.family is Family.EAGLE1:
         title, rule = "fc does not read an embedding and one state", silent
@@ -309,7 +309,7 @@ def some(names: list[str]) -> str:
     return ", ".join(names[:_FEW]) + more
 
 
-def _words(shape: tuple[int, ...]) -> str:
+def _shape_words(shape: tuple[int, ...]) -> str:
     return " x ".join(str(size) for size in shape) or "scalar"
 
 

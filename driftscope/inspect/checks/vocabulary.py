@@ -20,9 +20,9 @@ from driftscope.inspect.checkpoints import DrafterFiles, find_heads
 from driftscope.inspect.checks.result import (
     VLLM_LOADER,
     Certainty,
+    CheckLevel,
     CheckResult,
     Inspected,
-    Level,
     error,
     note,
     warning,
@@ -179,7 +179,7 @@ def check_tokenizer(inspected: Inspected) -> Iterator[CheckResult]:
     differs = own.get("vocab") != targets.get("vocab")
     yield CheckResult(
         id="tokenizer_differs",
-        level=Level.ERROR if differs else Level.WARNING,
+        level=CheckLevel.ERROR if differs else CheckLevel.WARNING,
         title="the drafter's tokenizer is not the target's",
         expected="the target's tokenizer.json, or none",
         rule="drafter and target exchange token ids",

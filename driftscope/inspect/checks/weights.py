@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from driftscope.inspect.checks.result import (
     VLLM_LOADER,
     Certainty,
+    CheckLevel,
     CheckResult,
     Inspected,
-    Level,
     error,
     note,
     warning,
@@ -100,7 +100,7 @@ def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckR
     if rows and (dead == rows or (not whole and dead > DEAD_SHARE * rows)):
         yield CheckResult(
             id="dead_rows",
-            level=Level.ERROR if dead == rows else Level.WARNING,
+            level=CheckLevel.ERROR if dead == rows else CheckLevel.WARNING,
             title=f"rows of {name} are all zero",
             expected=f"at most {DEAD_SHARE:.0%} of the rows",
             rule="a row of zeros computes nothing, and was not trained or not saved",

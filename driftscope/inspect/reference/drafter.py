@@ -25,8 +25,8 @@ from driftscope.boundary.text import dumps
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
 from driftscope.inspect.reference.layers import (
     MLP,
-    Attention,
     Embeds,
+    GroupedQueryAttention,
     LatentAttention,
     RMSNorm,
     Rotary,
@@ -37,7 +37,7 @@ from driftscope.inspect.reference.layers import (
 from driftscope.trace.records import edges_of
 
 __all__ = [
-    "Drafter",
+    "ReferenceDrafter",
     "Target",
     "load_drafter",
     "load_target",
@@ -153,7 +153,7 @@ class UnnormedLayer(LaterLayer):
         return hidden, hidden
 
 
-class Drafter(nn.Module):
+class ReferenceDrafter(nn.Module):
     """Decoder layers over the target's captured states, with a separate output head."""
 
     d2t: Tensor
@@ -306,10 +306,10 @@ class Drafter(nn.Module):
         return torch.cat([scores, *chain], -1).to(at_least_float32(scores.dtype)).softmax(-1)
 
 
-def _projections(config: DrafterConfig, input_size: int) -> Attention | LatentAttention:
+def _projections(config: DrafterConfig, input_size: int) -> GroupedQueryAttention | LatentAttention:
     if config.latent:
         return LatentAttention(config.layer, config.latent, input_size)
-    return Attention(
+    return GroupedQueryAttention(
         config.layer,
         input_size,
         qk_norm=config.qk_norm,
@@ -344,11 +344,11 @@ def load_drafter(
     *,
     target_layers: int | None = None,
     head: torch.Tensor | None = None,
-) -> Drafter:
+) -> ReferenceDrafter:
     """Read a drafter directory. `head` is the target's, [vocabulary, H], for a drafter that has
     none. Raises KeyError for a config that names no auxiliary layers, unless `target_layers`, its
     target's number of layers, is given: the drafter then gets vLLM's default."""
-    drafter = Drafter(DrafterConfig.from_hf(_read_config(path), target_layers))
+    drafter = ReferenceDrafter(DrafterConfig.from_hf(_read_config(path), target_layers))
     shared = {} if head is None else {"lm_head.weight": head}
     stored = load_file(path / "model.safetensors")
     named = {reference_name(name): tensor for name, tensor in stored.items()}
@@ -372,7 +372,9 @@ def save_target(target: Target, path: Path, dtype: torch.dtype = torch.bfloat16)
     _write(path, fields, target.state_dict(), dtype)
 
 
-def save_drafter(drafter: Drafter, path: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+def save_drafter(
+    drafter: ReferenceDrafter, path: Path, dtype: torch.dtype = torch.bfloat16
+) -> None:
     """Write a drafter directory that vLLM loads under method `eagle3`, or `eagle` for EAGLE-1,
     whose head is the target's and is not written."""
     state = drafter.state_dict()
@@ -426,7 +428,7 @@ class ChainChange(Protocol):
 
 def chain_steps(
     target: Embeds,
-    drafter: Drafter,
+    drafter: ReferenceDrafter,
     *,
     hidden: Tensor,
     token_ids: Tensor,

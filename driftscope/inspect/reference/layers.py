@@ -69,7 +69,7 @@ class Rotary:
         return (x * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
 
 
-class Attention(nn.Module):
+class GroupedQueryAttention(nn.Module):
     """The projections of grouped-query attention. `input_size` is 2H in a drafter's first layer.
 
     `qk_norm` adds an RMSNorm on each head's queries and keys, as in Qwen3; `bias` adds one to
@@ -135,7 +135,7 @@ class MLP(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """The projections of latent attention, in place of those of `layers.Attention`."""
+    """The projections of latent attention, in place of `GroupedQueryAttention`'s."""
 
     def __init__(self, config: DecoderConfig, latent: LatentConfig, input_size: int) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class TargetLayer(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.self_attn = Attention(config, config.hidden_size)
+        self.self_attn = GroupedQueryAttention(config, config.hidden_size)
         self.mlp = MLP(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)

@@ -28,7 +28,7 @@ from driftscope.inspect.reference.drafter import (
     ChainChange,
     ChainStep,
     Context,
-    Drafter,
+    ReferenceDrafter,
     StepOutput,
     chain_steps,
     class_masses,
@@ -38,7 +38,7 @@ from driftscope.inspect.reference.drafter import (
 )
 from driftscope.inspect.reference.layers import Embeds, Rotary
 from driftscope.inspect.trial.inside import InsideSums
-from driftscope.inspect.trial.result import Change, Overflow
+from driftscope.inspect.trial.result import DrafterChange, Overflow
 from driftscope.inspect.trial.target import Passage
 
 POSITIONS = 2048
@@ -70,7 +70,7 @@ class Variant:
         size = self.config.layer.vocab_size, self.config.layer.hidden_size
         self.with_shared_head(torch.empty(size, device="meta")).build("meta")
 
-    def build(self, device: str) -> Drafter:
+    def build(self, device: str) -> ReferenceDrafter:
         """Return the reference drafter. Raises CheckpointError if weights and config do not fit."""
         drafter = _without_weights(self.config)
         drafter.rotary = self._rotary()
@@ -194,11 +194,11 @@ def _unfit_latent(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _without_weights(config: DrafterConfig) -> Drafter:
+def _without_weights(config: DrafterConfig) -> ReferenceDrafter:
     """Return the drafter on no device. Raises CheckpointError for sizes that no layer can have."""
     try:
         with torch.device("meta"):
-            return Drafter(config)
+            return ReferenceDrafter(config)
     except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
             "the drafter cannot be run: its config has a size that no layer can have "
@@ -227,14 +227,16 @@ def _scaling(files: DrafterFiles, config: DrafterConfig) -> dict[str, Any] | Non
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair(Change):
+class Repair(DrafterChange):
     """A change of a drafter that may fix it, with the drafter after it, ready to run."""
 
     variant: Variant
 
-    def plain(self) -> Change:
+    def plain(self) -> DrafterChange:
         """Return the change without the drafter, as results keep it."""
-        return Change(**{field.name: getattr(self, field.name) for field in fields(Change)})
+        return DrafterChange(
+            **{field.name: getattr(self, field.name) for field in fields(DrafterChange)}
+        )
 
 
 def repaired(
@@ -355,7 +357,7 @@ class Drafted:
 class Prefix:
     """A passage as the drafter knows it before any chain."""
 
-    drafter: Drafter
+    drafter: ReferenceDrafter
     target: Embeds
     passage: Passage
     fused: Tensor
@@ -364,7 +366,7 @@ class Prefix:
 
     @classmethod
     @torch.inference_mode()
-    def of(cls, drafter: Drafter, target: Embeds, passage: Passage) -> Prefix:
+    def run_over(cls, drafter: ReferenceDrafter, target: Embeds, passage: Passage) -> Prefix:
         """Run the drafter over the whole passage."""
         fused = drafter.fuse([passage.states[layer] for layer in drafter.config.aux_layers])
         context = drafter.context(drafter.embed(passage.ids[None, 1:], target), fused)
@@ -409,7 +411,7 @@ _LEAST_PROBABILITY = 1e-9
 class Watch:
     """Finds the first number of a drafter that a type cannot hold, while it runs."""
 
-    def __init__(self, drafter: Drafter, dtype: torch.dtype) -> None:
+    def __init__(self, drafter: ReferenceDrafter, dtype: torch.dtype) -> None:
         """`dtype` is the type in which an engine serves it."""
         self.dtype, self.depth = dtype, 0
         self.found: Overflow | None = None
@@ -438,7 +440,7 @@ class Watch:
 
 @torch.inference_mode()
 def draft(
-    drafter: Drafter,
+    drafter: ReferenceDrafter,
     target: Embeds,
     passage: Passage,
     k: int,
@@ -449,7 +451,7 @@ def draft(
     """Draft K tokens greedily from each position of the answer, given the true tokens before it."""
     if watch is not None:
         watch.depth = 0
-    anchors, prefix = passage.anchors(k), Prefix.of(drafter, target, passage)
+    anchors, prefix = passage.anchors(k), Prefix.run_over(drafter, target, passage)
     if watch is not None:
         watch.depth = 1
     matches, probabilities, figures = list[Tensor](), list[Tensor](), list[Tensor]()
@@ -473,7 +475,7 @@ def draft(
     )
 
 
-def _probability(drafter: Drafter, logits: Tensor, tokens: Tensor) -> Tensor:
+def _probability(drafter: ReferenceDrafter, logits: Tensor, tokens: Tensor) -> Tensor:
     """Return the probability of the target's tokens [A], 0 for those that cannot be drafted."""
     probabilities = logits.float().softmax(-1)
     drafted = drafter.target_ids(torch.arange(logits.shape[-1], device=logits.device))

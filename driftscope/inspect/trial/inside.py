@@ -54,7 +54,7 @@ class InsideSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confidence:
+class TrialConfidence:
     """How sure a drafter is, and how often it is right, by depth, among the drafts of which
     everything before is accepted; None at a depth that no draft reaches."""
 
@@ -72,7 +72,7 @@ class Inside:
     attention_drift: AttentionDrift | None
     growth: Estimate | None
     """RMS of the state fed forward at depth K over that at depth 1."""
-    confidence: Confidence
+    confidence: TrialConfidence
     depths: int
 
     @written_property
@@ -118,7 +118,7 @@ def inside_of(prompts: Sequence[InsideSums]) -> Inside:
     return Inside(
         attention_drift=_attention(prompts, depths) if several else None,
         growth=estimates(ratio_of(fed[:, -1:], fed[:, :1]))[0] if several else None,
-        confidence=Confidence(
+        confidence=TrialConfidence(
             sure=tuple(
                 float(s / n) if n else None for s, n in zip(sure.sum(axis=0), total, strict=True)
             ),

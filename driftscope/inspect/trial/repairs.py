@@ -26,7 +26,7 @@ from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.reference.config import FINAL_STATE, LatentConfig, default_aux_layers
 from driftscope.inspect.trial.drafting import Repair, Variant, repaired
 from driftscope.inspect.trial.layer_repairs import HEAD_FIELDS, layer_repairs
-from driftscope.inspect.trial.result import Change
+from driftscope.inspect.trial.result import DrafterChange
 
 _QUERIES, _CACHED = "q_b_proj.weight", "kv_a_proj_with_mqa.weight"
 _PLAIN_INPUTS = ("q_proj", "k_proj", "v_proj")
@@ -356,7 +356,7 @@ _LAYER_FIELDS = ("rope_theta", "rms_norm_eps", "partial_rotary_factor", *HEAD_FI
 """Fields that the speculators format keeps in transformer_layer_config."""
 
 
-def repaired_config(files: DrafterFiles, repair: Change) -> dict[str, Any]:
+def repaired_config(files: DrafterFiles, repair: DrafterChange) -> dict[str, Any]:
     """Return the content of config.json after the repair, in the format that it has."""
     fields: dict[str, Any] = copy.deepcopy(dict(files.raw))
     nested = fields.get("eagle_config")
@@ -372,7 +372,7 @@ def repaired_config(files: DrafterFiles, repair: Change) -> dict[str, Any]:
     return fields
 
 
-def write_config(files: DrafterFiles, repair: Change, path: Path) -> None:
+def write_config(files: DrafterFiles, repair: DrafterChange, path: Path) -> None:
     """Write the repaired config to a file. Raises UsageError for the drafter's own config."""
     if path.exists() and path.samefile(files.folder / "config.json"):
         raise UsageError(f"--write-config {path}: is the drafter's own; give another file")

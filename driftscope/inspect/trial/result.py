@@ -23,7 +23,7 @@ Values = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
+class TrialAcceptance:
     """Acceptance of one drafter; intervals are clustered by prompt."""
 
     mean_length: float
@@ -46,7 +46,7 @@ class Gain:
     """Two-sided p-value, multiplied by the number of comparisons (Bonferroni)."""
 
 
-def acceptance_of(rounds: Rounds, k: int) -> Acceptance:
+def acceptance_of(rounds: Rounds, k: int) -> TrialAcceptance:
     """Return the acceptance over all rounds."""
     counts = np.array([len(lengths) for lengths in rounds], float)[:, None]
     reached = np.array(
@@ -55,7 +55,7 @@ def acceptance_of(rounds: Rounds, k: int) -> Acceptance:
     rates = ratio_of(reached.astype(float), counts)
     spread, length = rate_intervals(rates), _length(rounds)
     length_spread = intervals(length)
-    return Acceptance(
+    return TrialAcceptance(
         mean_length=float(length.value[0]),
         mean_length_interval=length_spread[0] if length_spread else None,
         marginal=tuple(rates.value.tolist()),
@@ -89,7 +89,7 @@ def _gain(first: Ratio, second: Ratio, comparisons: int) -> Gain:
     p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else float(difference == 0)
     return Gain(
         difference=difference,
-        interval=Interval.of(difference - half, difference + half),
+        interval=Interval.between(difference - half, difference + half),
         p=min(1.0, p * comparisons),
     )
 
@@ -117,7 +117,7 @@ T = TypeVar("T")
 class TrialListener:
     """Listener to a trial's progress; this one ignores everything."""
 
-    def measured(self, as_is: Acceptance, repairs: int) -> None:
+    def measured(self, as_is: TrialAcceptance, repairs: int) -> None:
         """Hear what is accepted as it is, and how many repairs are tried next."""
 
     def each(self, items: Iterable[T], _what: str, _total: int) -> Iterable[T]:
@@ -126,7 +126,7 @@ class TrialListener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class DrafterChange:
     """One change of a drafter that may fix it.
 
     `fields` are those of config.json that change; `weights` says that tensors change too.
@@ -162,8 +162,8 @@ class AllPositions:
 class Tried:
     """A repair, or another way of writing the prompts, and what is accepted with it."""
 
-    change: Change
-    acceptance: Acceptance
+    change: DrafterChange
+    acceptance: TrialAcceptance
     gain: Gain
     """Paired by prompt, corrected for the number of repairs, or of such ways, that are tried."""
     prompts: int
@@ -205,7 +205,7 @@ class Trial:
 
     prompts: int
     k: int
-    acceptance: Acceptance
+    acceptance: TrialAcceptance
     """Acceptance of the drafter as it is."""
     figures: Mapping[str, tuple[float, ...]]
     """Means by depth of the figures that `drafting.FIGURES` names."""
@@ -238,6 +238,6 @@ def by_reason(left_out: Iterable[NotApplicable]) -> dict[str, list[str]]:
     return found
 
 
-def stopped_before(changes: Iterable[Change]) -> Iterator[NotApplicable]:
+def stopped_before(changes: Iterable[DrafterChange]) -> Iterator[NotApplicable]:
     """Return the changes that Ctrl-C left out."""
     return (NotApplicable(id=change.id, reason=STOPPED) for change in changes)

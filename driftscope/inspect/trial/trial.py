@@ -28,12 +28,12 @@ from driftscope.inspect.trial.drafting import (
 from driftscope.inspect.trial.inside import inside_of
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, nearby_layers, repairs
 from driftscope.inspect.trial.result import (
-    Acceptance,
     AllPositions,
-    Change,
+    DrafterChange,
     NotApplicable,
     Overflow,
     Trial,
+    TrialAcceptance,
     TrialListener,
     Tried,
     acceptance_of,
@@ -78,7 +78,7 @@ _SEVERAL = "[{"
 class Rendering:
     """A change in how prompts are written, and the prompts after it."""
 
-    change: Change
+    change: DrafterChange
     prompts: Mapping[str, list[int]]
 
 
@@ -108,7 +108,7 @@ def _first_token(bos: int | None, prompts: Ids) -> Rendering | NotApplicable:
     if there and any(len(ids) < 2 for ids in prompts.values()):
         return NotApplicable(id=FIRST_TOKEN, reason="a prompt is nothing but the first token")
     name, how, flag = ("off", "without", "false") if there else ("on", "with", "true")
-    change = Change(
+    change = DrafterChange(
         id=f"{FIRST_TOKEN}_{name}",
         change=f"prompts {how} the first token (add_special_tokens: {flag}, or another template)",
         mistake=f"the drafter was trained {how} the first token",
@@ -133,7 +133,7 @@ def _template(
         first = (str(error) or type(error).__name__).splitlines()[0]
         reason = f"the drafter's template fails ({first})"
         return NotApplicable(id=TEMPLATE, reason=reason)
-    change = Change(
+    change = DrafterChange(
         id=TEMPLATE,
         change="the drafter's own chat template (--chat-template)",
         mistake="the drafter was trained with its own template, not the target's",
@@ -161,7 +161,7 @@ def with_tokens_for_turns(
         )
         text = f"{bos if mark != _TURNS[0][0] else ''}{''.join(turns)}{ask}"
         made[key] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    change = Change(
+    change = DrafterChange(
         id=TURNS,
         change=f"a chat template with the tokenizer's tokens for turns, such as {mark}",
         mistake="the target's chat template uses none of the tokens for turns of its tokenizer",
@@ -448,7 +448,7 @@ class Runner:
                 return made, watch.found, True
         return made, watch.found, False
 
-    def _is_decided(self, acceptance: Acceptance) -> bool:
+    def _is_decided(self, acceptance: TrialAcceptance) -> bool:
         """Whether the prompts tell if the drafter is alive and accepts what is expected."""
         enough = self._expected is None or is_expected(acceptance, self._expected) is not None
         return is_alive(acceptance) is False or (enough and is_alive(acceptance) is not None)

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from driftscope.analysis.number_words import between_percent
 from driftscope.analysis.statistics.intervals import CONFIDENCE, Interval
-from driftscope.inspect.checks.result import Certainty, CheckResult, Level, error, warning
+from driftscope.inspect.checks.result import Certainty, CheckLevel, CheckResult, error, warning
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.trial.result import (
-    Acceptance,
     Gain,
     Overflow,
     Trial,
+    TrialAcceptance,
     Tried,
 )
 from driftscope.metrics.confidence import CALIBRATED, RIGHT_BY_SKILL
@@ -69,7 +69,7 @@ def verdict(trial: Trial, found: Sequence[CheckResult] = ()) -> Iterator[CheckRe
         yield from _unexplained(trial, found)
     yield from written
     if best is not None and (weak or less):
-        yield replace(_repaired(trial, best), level=Level.NOTE, certainty=Certainty.POSSIBLE)
+        yield replace(_repaired(trial, best), level=CheckLevel.NOTE, certainty=Certainty.POSSIBLE)
 
 
 def _is_weak(trial: Trial, best: Tried) -> bool:
@@ -86,13 +86,13 @@ def _helps_less(trial: Trial, best: Tried, found: Sequence[CheckResult]) -> bool
     not the drafter's."""
     other = any(result.id == "template_differs" for result in found)
     return any(
-        (other or _accepts_more(trial, tried).level is Level.WARNING)
+        (other or _accepts_more(trial, tried).level is CheckLevel.WARNING)
         and tried.acceptance.mean_length > best.acceptance.mean_length
         for tried in _helping(trial)
     )
 
 
-def is_alive(acceptance: Acceptance) -> bool | None:
+def is_alive(acceptance: TrialAcceptance) -> bool | None:
     """Whether clearly more than CLEARLY_ALIVE is accepted at depth 1, or clearly less; None if the
     prompts are too few to tell."""
     spread = acceptance.marginal_interval[0]
@@ -103,7 +103,7 @@ def is_alive(acceptance: Acceptance) -> bool | None:
     return False if spread.high < CLEARLY_ALIVE else None
 
 
-def is_expected(acceptance: Acceptance, length: float) -> bool | None:
+def is_expected(acceptance: TrialAcceptance, length: float) -> bool | None:
     """Whether what is accepted is surely above LOST_BELOW of the expected length, or surely below
     that; None if the prompts are too few to tell."""
     spread, least = acceptance.mean_length_interval, LOST_BELOW * length
@@ -185,7 +185,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
         dead = spread is not None and spread.high < ALIVE_ABOVE
         yield CheckResult(
             id="accepts_little",
-            level=Level.ERROR if dead else Level.WARNING,
+            level=CheckLevel.ERROR if dead else CheckLevel.WARNING,
             title="little is accepted, and the cause was not found",
             expected=_EXPECTED,
             rule=f"none of {len(trial.tried)} repairs explains it",
@@ -203,8 +203,8 @@ def _expected(trial: Trial) -> str:
     return f"{trial.expected_length:.2f} tokens a round, at most {1 - LOST_BELOW:.0%} less"
 
 
-def _length_words(acceptance: Acceptance) -> str:
-    return f"{acceptance.mean_length:.2f} {_words(acceptance.mean_length_interval)}"
+def _length_words(acceptance: TrialAcceptance) -> str:
+    return f"{acceptance.mean_length:.2f} {_interval_words(acceptance.mean_length_interval)}"
 
 
 def _knows_little(trial: Trial) -> bool:
@@ -240,7 +240,7 @@ def _accepts_more(trial: Trial, tried: Tried) -> CheckResult:
     then = tried.acceptance
     return CheckResult(
         id=f"{_MORE_WITH}{tried.change.id}",
-        level=Level.NOTE if easier else Level.WARNING,
+        level=CheckLevel.NOTE if easier else CheckLevel.WARNING,
         title=f"with {tried.change.change} this drafter accepts {then.mean_length:.2f} tokens a "
         f"round instead of {trial.acceptance.mean_length:.2f}",
         expected=f"acceptance length {_length_words(then)}",
@@ -368,5 +368,5 @@ def _as_good(trial: Trial, best: Tried) -> str:
     return f"; {', '.join(others)} accept about as much" if others else ""
 
 
-def _words(interval: Interval | None) -> str:
+def _interval_words(interval: Interval | None) -> str:
     return "" if interval is None else f"[{interval.low:.2f}, {interval.high:.2f}]"

@@ -144,7 +144,7 @@ class ToolCall:
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class StreamedAnswer:
     """An answer, extended by every event of a stream, up to MAX_ANSWER_CHARS characters.
 
     Counts of the server are kept unchecked; see `driftscope.workloads.client.answer`.
@@ -361,7 +361,7 @@ UNCHECKED = Outcome(json_ok=None, tool_ok=None, early_stop=None, garbled=None, l
 """Outcome of an answer that is not complete."""
 
 
-def outcome_of(prompt: Prompt, answer: Answer, output_tokens: int | None) -> Outcome:
+def outcome_of(prompt: Prompt, answer: StreamedAnswer, output_tokens: int | None) -> Outcome:
     """Return the results of the checks on a complete `answer` to `prompt`."""
     expect, text = prompt.expect, answer.text
     return Outcome(
@@ -384,7 +384,7 @@ def is_json(text: str, schema: Mapping[str, Any] | None = None) -> bool:
     return schema is None or _fits(value, schema)
 
 
-def calls_right(prompt: Prompt, answer: Answer) -> bool:
+def calls_right(prompt: Prompt, answer: StreamedAnswer) -> bool:
     """Return whether a call names the expected function and its arguments fit the function's
     schema."""
     schemas = {

@@ -25,7 +25,7 @@ from driftscope.workloads.client.sending import Sent
 from driftscope.workloads.suites.plan import Shot
 
 
-class Sampler:
+class GpuSampler:
     """Makes one row per GPU, or a single row without a GPU.
 
     The GPUs are those of this machine, whoever uses them. They describe a server that runs here and
@@ -98,7 +98,9 @@ def open_run(run: Path, manifest: Manifest) -> TraceWriter:
     create_run(run, manifest)
     source = f"{CLIENT}-{os.getpid()}"
     return TraceWriter(
-        run, source=source, options=WriterOptions(queue_items=QUEUE_ROWS, sampler=Sampler(source))
+        run,
+        source=source,
+        options=WriterOptions(queue_items=QUEUE_ROWS, sampler=GpuSampler(source)),
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT, kind_of_text
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
-from driftscope.boundary.http_peer import Limits
+from driftscope.boundary.http_peer import AnswerLimits
 from driftscope.errors import DriftscopeError, NoDataError, PeerError, UsageError
 from driftscope.trace.manifest import client_manifest
 from driftscope.trace.records import ClientRow
@@ -30,15 +30,15 @@ from driftscope.workloads.client.recording import (
     text_file,
     text_of,
 )
-from driftscope.workloads.client.sending import Patience, Sender, Sent, body_of
-from driftscope.workloads.client.server import LOOK_S, Access, Lookup, Wire, look
-from driftscope.workloads.suites.plan import Level, Load, Shot, plan
-from driftscope.workloads.suites.prompts import Facts, Prompt
+from driftscope.workloads.client.sending import Patience, RequestSender, Sent, body_of
+from driftscope.workloads.client.server import LOOK_S, Access, ServerLookup, Wire, look
+from driftscope.workloads.suites.plan import LoadGenerator, LoadLevel, Shot, plan
+from driftscope.workloads.suites.prompts import Prompt, ServerFacts
 from driftscope.workloads.suites.suite import Suite, facts_for
 from driftscope.workloads.suites.transforms import written
 
 AT_ONCE = 8
-LIMITS = Limits(seconds=LOOK_S, octets=8 << 20)
+LIMITS = AnswerLimits(seconds=LOOK_S, octets=8 << 20)
 """Limits for the tokens of one prompt: more than a million tokens fit."""
 MAX_TOKEN_ID = (1 << 31) - 1
 BOS_TOKENS = frozenset(
@@ -56,7 +56,7 @@ class _Tokenized(BaseModel):
 class Renderer:
     """Uses the server's /tokenize endpoint, which vLLM and SGLang have."""
 
-    def __init__(self, lookup: Lookup, facts: Facts) -> None:
+    def __init__(self, lookup: ServerLookup, facts: ServerFacts) -> None:
         self._lookup, self._facts = lookup, facts
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -117,7 +117,7 @@ UNWRITTEN = "not written in time"
 """Cause of a loss that the writer's status does not count, because its disk hangs."""
 ID_DIGITS = 12
 """Number of digits of the run's id in a request's id, which keep runs of one server distinct."""
-DEFAULT_LEVELS = (Level(concurrency=4),)
+DEFAULT_LEVELS = (LoadLevel(concurrency=4),)
 DEFAULT_WARMUP = 4
 
 
@@ -130,7 +130,7 @@ class Order:
     suite: Suite
     run: Path
     model: str | None = None
-    levels: Sequence[Level] = ()
+    levels: Sequence[LoadLevel] = ()
     """Load levels; () for those of the suite, or DEFAULT_LEVELS."""
     repeat: int | None = None
     warmup: int = DEFAULT_WARMUP
@@ -196,8 +196,8 @@ def replay(order: Order, watcher: Watcher | None = None) -> Done:
 
 
 async def _replay(order: Order, watcher: Watcher) -> Done:
-    access = Access.to(order.url, api_key_env=order.api_key_env)
-    lookup = Lookup(access)
+    access = Access.parsed(order.url, api_key_env=order.api_key_env)
+    lookup = ServerLookup(access)
     async with Wire(access) as wire:
         facts = await look(lookup, access, order.model)
         session = _Session(access, lookup, order, watcher)
@@ -227,17 +227,19 @@ async def _replay(order: Order, watcher: Watcher) -> Done:
 class _Session:
     """A replay while it runs."""
 
-    def __init__(self, access: Access, lookup: Lookup, order: Order, watcher: Watcher) -> None:
+    def __init__(
+        self, access: Access, lookup: ServerLookup, order: Order, watcher: Watcher
+    ) -> None:
         self._access, self._lookup, self._order, self._watcher = access, lookup, order, watcher
         self._id = new_run_id()
         self._seed = order.suite.file.seed if order.seed is None else order.seed
-        self._facts: Facts | None = None
+        self._facts: ServerFacts | None = None
         self._content: dict[str, Any] = {}
         self.counts: Counter[str] = Counter()
         self.stopped = False
 
     async def prepare(
-        self, facts: Facts
+        self, facts: ServerFacts
     ) -> tuple[list[Shot], dict[int, dict[str, Any]], tuple[str, ...]]:
         """Return the plan, the body of each shot, and notes on what could not be planned."""
         order, suite = self._order, self._order.suite
@@ -308,7 +310,9 @@ class _Session:
         texts: TextFile | None = None,
     ) -> None:
         """Send all shots; every shot has a row at the end."""
-        sender = Sender(wire, self._order.patience, seed=self._seed, recorded=self._access.recorded)
+        sender = RequestSender(
+            wire, self._order.patience, seed=self._seed, recorded=self._access.recorded
+        )
 
         async def fire(shot: Shot, due_unix_s: float | None) -> ClientRow:
             sent, body = Sent(request=self._name(shot)), bodies[shot.order]
@@ -322,7 +326,7 @@ class _Session:
                     texts.put(text_of(shot, sent, self._access.recorded))
             return row
 
-        load = Load(fire)
+        load = LoadGenerator(fire)
         with _stoppable() as stop:
             await self._until(asyncio.create_task(load.run(shots)), stop)
         for shot in shots:

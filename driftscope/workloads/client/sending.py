@@ -16,10 +16,10 @@ import orjson
 from driftscope.boundary.http_peer import public
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.answer import (
-    Answer,
     BrokenStreamError,
     Counts,
     Events,
+    StreamedAnswer,
     counts_of,
     words_of,
 )
@@ -97,7 +97,7 @@ class Sent:
     sent_unix_s: float | None = None
     pieces: list[float] = field(default_factory=list)
     """Arrival time of each piece of the answer."""
-    answer: Answer = field(default_factory=Answer)
+    answer: StreamedAnswer = field(default_factory=StreamedAnswer)
     counts: Counts = field(default_factory=Counts)
     done: bool = False
     """Whether the stream reported its end; later data changes nothing."""
@@ -106,7 +106,7 @@ class Sent:
     ended: str = Ended.UNSENT
 
 
-class Sender:
+class RequestSender:
     """Sends requests over one wire."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Sender:
         try:
             for attempt in range(self._patience.retries + 1):
                 sent.request = name if attempt == 0 else f"{name}.{attempt + 1}"
-                sent.attempts, sent.answer, sent.pieces = attempt + 1, Answer(), []
+                sent.attempts, sent.answer, sent.pieces = attempt + 1, StreamedAnswer(), []
                 wait_s = await self._attempt(
                     sent, body, {LABEL_HEADER: label, **({PAIR_HEADER: pair} if pair else {})}
                 )

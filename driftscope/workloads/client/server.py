@@ -1,9 +1,9 @@
 """The server under test: its address and key, requests to it, and the facts that it reports.
 
 =================================  ============================================================
-`Access.to(url)`                   address and credentials, from a URL and the environment
+`Access.parsed(url)`                   address and credentials, from a URL and the environment
 `async with Wire(access) as wire`  posts prompts, whose answers are streamed
-`Lookup(access)`                   asks for a bounded answer: facts, tokens
+`ServerLookup(access)`                   asks for a bounded answer: facts, tokens
 `await look(lookup, access, None)`  facts that suites and manifests use
 =================================  ============================================================
 """
@@ -29,7 +29,7 @@ from yarl import URL
 from driftscope.boundary.bounds import MAX_LABEL_CHARS, MAX_METRICS_BYTES, MAX_TOKENS, first_fault
 from driftscope.boundary.http_peer import (
     OK,
-    Limits,
+    AnswerLimits,
     PeerAnswer,
     ServerUrl,
     ask,
@@ -39,7 +39,7 @@ from driftscope.boundary.text import key_from, redacted, shown
 from driftscope.errors import DriftscopeError, PeerError, UsageError
 from driftscope.version import __version__
 from driftscope.workloads.client.answer import words_of
-from driftscope.workloads.suites.prompts import Facts
+from driftscope.workloads.suites.prompts import ServerFacts
 
 API_KEY = "OPENAI_API_KEY"
 """Environment variable with the key, unless another variable is named."""
@@ -53,7 +53,7 @@ _SHOWN = 200
 """Most characters of an invalid URL, and of its fault, that an error message repeats."""
 LOOK_S = 15.0
 """Longest time for one complete answer about the server, in seconds."""
-LIMITS = Limits(seconds=LOOK_S, octets=MAX_METRICS_BYTES)
+LIMITS = AnswerLimits(seconds=LOOK_S, octets=MAX_METRICS_BYTES)
 _MOST_WORDS = 300
 MAX_MODELS = 4096
 MAX_NAME_CHARS = 4096
@@ -81,7 +81,7 @@ class Access:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def to(cls, url: str, *, api_key_env: str | None = None) -> Access:
+    def parsed(cls, url: str, *, api_key_env: str | None = None) -> Access:
         """Return the access to `url`; raise UsageError for a URL or a key that cannot be used."""
         try:
             server_url = ServerUrl.parsed(url if "//" in url else f"http://{url}")
@@ -181,7 +181,7 @@ def _proxy(url: URL) -> str | None:
     return urllib.request.getproxies().get(url.scheme)
 
 
-class Lookup:
+class ServerLookup:
     """Asks one server, with the headers that requests to it have.
 
     ==============================  ==========================================================
@@ -208,7 +208,7 @@ class Lookup:
         kind: type[Checked],
         path: str,
         body: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
+        limits: AnswerLimits | None = None,
     ) -> Checked:
         """Return the body, parsed as JSON and validated against `kind`."""
         answer = await self._ask(path, body, limits or LIMITS)
@@ -217,7 +217,9 @@ class Lookup:
         except ValidationError as error:
             raise self._failed(path, first_fault(error)) from error
 
-    async def _ask(self, path: str, body: Mapping[str, Any] | None, limits: Limits) -> PeerAnswer:
+    async def _ask(
+        self, path: str, body: Mapping[str, Any] | None, limits: AnswerLimits
+    ) -> PeerAnswer:
         url = self._access.root + path
         content = None if body is None else orjson.dumps(body)
         try:
@@ -253,7 +255,7 @@ class _Launched(BaseModel):
     speculative_algorithm: Annotated[str, Field(max_length=MAX_LABEL_CHARS)] | None
 
 
-async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
+async def look(lookup: ServerLookup, access: Access, model: str | None) -> ServerFacts:
     """Return the facts that the server reports; raises DriftscopeError when it cannot be
     reached."""
     try:
@@ -270,7 +272,7 @@ async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
     chosen = model or served[0].id
     entry = next((entry for entry in served if entry.id == chosen), None)
     metrics = await lookup.metrics()
-    return Facts(
+    return ServerFacts(
         url=access.base,
         model=chosen,
         max_model_len=None if entry is None else entry.max_model_len,
@@ -281,20 +283,20 @@ async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
     )
 
 
-def facts_of(url: str, api_key_env: str | None = None) -> Facts:
+def facts_of(url: str, api_key_env: str | None = None) -> ServerFacts:
     """Return the facts that the server at `url` reports; raises what `look` raises."""
-    access = Access.to(url, api_key_env=api_key_env)
-    return asyncio.run(look(Lookup(access), access, None))
+    access = Access.parsed(url, api_key_env=api_key_env)
+    return asyncio.run(look(ServerLookup(access), access, None))
 
 
-async def _version(lookup: Lookup) -> str | None:
+async def _version(lookup: ServerLookup) -> str | None:
     try:
         return (await lookup.value(_Version, "/version")).version
     except PeerError:
         return None
 
 
-async def _sglang_speculates(lookup: Lookup) -> bool | None:
+async def _sglang_speculates(lookup: ServerLookup) -> bool | None:
     """Return whether SGLang was started with a drafter; None if the server is not SGLang."""
     try:
         return (await lookup.value(_Launched, "/server_info")).speculative_algorithm is not None

@@ -14,7 +14,7 @@ from driftscope.workloads.suites.prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class LoadLevel:
     """One load: a closed loop of `concurrency` requests, or an open one of `rate` per second."""
 
     concurrency: int | None = None
@@ -36,7 +36,7 @@ class Shot:
     prompt: Prompt
     condition: str
     repeat: int
-    level: Level
+    level: LoadLevel
     warmup: bool = False
     due_s: float | None = None
     """Seconds after the start of its phase of its level (see `phases`), in an open loop."""
@@ -44,7 +44,7 @@ class Shot:
 
 def plan(
     conditions: Mapping[str, Sequence[Prompt]],
-    levels: Sequence[Level],
+    levels: Sequence[LoadLevel],
     *,
     repeat: int = 1,
     warmup: int = 0,
@@ -77,14 +77,14 @@ def phases(shots: Sequence[Shot]) -> list[list[Shot]]:
 
     One phase ends before the next begins, so that no figure contains the load of another phase.
     """
-    by_phase: dict[tuple[Level, bool], list[Shot]] = {}
+    by_phase: dict[tuple[LoadLevel, bool], list[Shot]] = {}
     for shot in shots:
         by_phase.setdefault((shot.level, shot.warmup), []).append(shot)
     return list(by_phase.values())
 
 
 def _pass(
-    conditions: Mapping[str, Sequence[Prompt]], level: Level, repeat: int, source: random.Random
+    conditions: Mapping[str, Sequence[Prompt]], level: LoadLevel, repeat: int, source: random.Random
 ) -> Iterator[Shot]:
     of_prompt: dict[str, list[tuple[str, Prompt]]] = {}
     for condition, prompts in conditions.items():
@@ -100,7 +100,7 @@ def _pass(
                 yield Shot(order=0, prompt=prompt, condition=condition, repeat=number, level=level)
 
 
-def _arrivals(level: Level, count: int, source: random.Random) -> list[float | None]:
+def _arrivals(level: LoadLevel, count: int, source: random.Random) -> list[float | None]:
     """Return arrival times of a Poisson process, as independent users make it; None in a closed
     loop."""
     if level.rate is None:
@@ -121,7 +121,7 @@ Fire = Callable[[Shot, float | None], Awaitable[ClientRow]]
 records and returns the shot's row."""
 
 
-class Load:
+class LoadGenerator:
     """Fires every shot of a plan, phase after phase, until stopped or until the server is gone."""
 
     def __init__(self, fire: Fire) -> None:

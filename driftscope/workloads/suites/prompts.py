@@ -117,7 +117,7 @@ TOOLS: tuple[Mapping[str, Any], ...] = tuple(_tools())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ServerFacts:
     """Facts about a server; None: it does not report it."""
 
     url: str

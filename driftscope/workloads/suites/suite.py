@@ -30,8 +30,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from driftscope.boundary.bounds import first_fault
 from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import DriftscopeError, UsageError
-from driftscope.workloads.suites.plan import Level
-from driftscope.workloads.suites.prompts import Facts, Prompt, prompts_of
+from driftscope.workloads.suites.plan import LoadLevel
+from driftscope.workloads.suites.prompts import Prompt, ServerFacts, prompts_of
 from driftscope.workloads.suites.transforms import (
     TRANSFORMS,
     NotApplicableError,
@@ -46,7 +46,7 @@ SAMPLE_CHARACTERS = 4000
 """Characters of filler text whose tokens are counted once."""
 
 
-class File(BaseModel):
+class SuiteFile(BaseModel):
     """Content of a suite's YAML file."""
 
     model_config = ConfigDict(extra="forbid")
@@ -62,7 +62,7 @@ class File(BaseModel):
     rate: list[float] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _whole(self) -> File:
+    def _whole(self) -> SuiteFile:
         if self.baseline not in self.conditions:
             raise ValueError(f"baseline {self.baseline!r} is not one of the conditions")
         if any(level < 1 for level in self.concurrency) or any(rate <= 0 for rate in self.rate):
@@ -84,14 +84,14 @@ class Suite:
     """A validated suite; create it with `load_suite`."""
 
     name: str
-    file: File
+    file: SuiteFile
     folder: Path | None
     """Folder in which `file.prompts` is searched for, if it is a file."""
     conditions: Mapping[str, Sequence[Transform]]
     digest: str
     """First 16 hex digits of the file's sha256."""
 
-    def levels(self) -> list[Level]:
+    def levels(self) -> list[LoadLevel]:
         """Return the load levels that the file names."""
         return levels_of(self.file.concurrency, self.file.rate)
 
@@ -108,7 +108,7 @@ class Suite:
 
     def make(
         self,
-        facts: Facts,
+        facts: ServerFacts,
         *,
         prompts: Sequence[Prompt] | None = None,
         limit: int | None = None,
@@ -133,7 +133,9 @@ class Suite:
         return Made(conditions=made, notes=tuple(notes))
 
 
-def changed(prompt: Prompt, transforms: Sequence[Transform], facts: Facts, seed: str) -> Prompt:
+def changed(
+    prompt: Prompt, transforms: Sequence[Transform], facts: ServerFacts, seed: str
+) -> Prompt:
     """Return the prompt after all transforms; raises NotApplicableError."""
     prompt = replace(prompt)  # always: prompts of two conditions are distinct objects
     for number, transform in enumerate(transforms):
@@ -145,14 +147,14 @@ def changed(prompt: Prompt, transforms: Sequence[Transform], facts: Facts, seed:
     return prompt
 
 
-def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[Level]:
+def levels_of(concurrency: Sequence[int], rate: Sequence[float]) -> list[LoadLevel]:
     """Return one level per rate, each limited by the single concurrency; without rates, one level
     per concurrency. Raises UsageError for rates with several concurrencies."""
     if not rate:
-        return [Level(concurrency=requests) for requests in concurrency]
+        return [LoadLevel(concurrency=requests) for requests in concurrency]
     if len(concurrency) > 1:
         raise UsageError("with a rate, concurrency must be one number: the most requests at once")
-    return [Level(concurrency=concurrency[0] if concurrency else None, rate=r) for r in rate]
+    return [LoadLevel(concurrency=concurrency[0] if concurrency else None, rate=r) for r in rate]
 
 
 def shipped_suites() -> list[str]:
@@ -186,7 +188,7 @@ def parse_suite(
     """Return the suite that `text` describes; raise UsageError, whose message names the fault."""
     where = where or f"suite {name}"
     try:
-        file = File.model_validate(yaml.safe_load(text))
+        file = SuiteFile.model_validate(yaml.safe_load(text))
         conditions = {
             label: tuple(_transform(one, f"conditions.{label}") for one in steps)
             for label, steps in file.conditions.items()
@@ -204,7 +206,9 @@ def parse_suite(
     return Suite(name=name, file=file, folder=folder, conditions=conditions, digest=digest)
 
 
-async def facts_for(suite: Suite, facts: Facts, count: Callable[[str], Awaitable[int]]) -> Facts:
+async def facts_for(
+    suite: Suite, facts: ServerFacts, count: Callable[[str], Awaitable[int]]
+) -> ServerFacts:
     """Return `facts` with the server's characters per token, if the suite makes text of a given
     length.
 

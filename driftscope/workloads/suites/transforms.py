@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from driftscope.boundary.text import dumps
-from driftscope.workloads.suites.prompts import TOOLS, Facts, Message, Prompt, Raw
+from driftscope.workloads.suites.prompts import TOOLS, Message, Prompt, Raw, ServerFacts
 
 WORDS: Mapping[str, Any] = yaml.safe_load(
     (files("driftscope.workloads") / "filler_text.yaml").read_text("utf-8")
@@ -126,11 +126,11 @@ class Transform(BaseModel):
     """Whether it also changes prompts of plain text, which have no messages."""
 
     @abstractmethod
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         """Return a changed copy; raises NotApplicableError."""
 
 
-def need_room(tokens: int, facts: Facts, what: str) -> None:
+def need_room(tokens: int, facts: ServerFacts, what: str) -> None:
     """Raise NotApplicableError if the inserted text leaves no room in the server's context."""
     longest = facts.max_model_len
     if longest is not None and tokens + ROOM_TOKENS > longest:
@@ -190,7 +190,7 @@ class Template(Transform):
     template: Literal["server", "none", "roles", "chatml", "llama3", "instruction"] = "server"
     bos: bool = True
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         return replace(prompt, raw=Raw(template=self.template, bos=self.bos))
 
 
@@ -201,7 +201,7 @@ class Whitespace(Transform):
     spaces: int = 2
     lines: int = 2
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         before, after = "\n" * self.lines, " " * self.spaces + "\n" * self.lines
         return prompt.with_messages(
             [_with(m, f"{before}{m['content']}{after}") for m in prompt.messages]
@@ -213,7 +213,7 @@ class Reworded(Transform):
 
     name: ClassVar[str] = "reworded"
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         before, after = source.choice(WORDS["frames"])
         *others, last = prompt.messages
         return prompt.with_messages([*others, _with(last, f"{before}{last['content']}{after}")])
@@ -229,7 +229,7 @@ class MixedLanguages(Transform):
     name: ClassVar[str] = "mixed_languages"
     sentences: int = 4
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         chosen = [source.choice(WORDS["foreign"]) for _ in range(self.sentences)]
         half = len(chosen) // 2
         *others, last = prompt.messages
@@ -245,7 +245,7 @@ class Sampling(Transform):
     temperature: float
     top_p: float = 1.0
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         return prompt.with_options(
             temperature=self.temperature, top_p=self.top_p, seed=source.getrandbits(31)
         )
@@ -263,7 +263,7 @@ class System(Transform):
     text: Literal["none", "policy", "odd", "german", "french", "chinese"]
     tokens: int = 1500
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         rest = [m for m in prompt.messages if m["role"] != "system"]
         if self.text == "none":
             return prompt.with_messages(rest)
@@ -285,7 +285,7 @@ class OwnCache(Transform):
     name: ClassVar[str] = "own_cache"
     of_text: ClassVar[bool] = True
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         return prompt.with_options(cache_salt=f"{prompt.key}-{source.getrandbits(64):016x}")
 
 
@@ -306,7 +306,7 @@ class Filler(Transform):
     form: Literal["documents", "turns"] = "documents"
     needle: float | None = Field(default=None, ge=0, le=1)
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         need_room(self.tokens, facts, "filler")
         size = DOCUMENT_TOKENS if self.form == "documents" else TURN_TOKENS
         pieces = _pieces(self.tokens, size, facts.characters_per_token, source)
@@ -358,7 +358,7 @@ class Tools(Transform):
     name: ClassVar[str] = "tools"
     choice: Literal["none", "auto", "required"] = "none"
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         return replace(prompt, tools=TOOLS).with_options(tool_choice=self.choice)
 
 
@@ -374,7 +374,7 @@ class AgentLoop(Transform):
     kinds: tuple[Kind, ...] = ("diff", "trace", "json", "shell")
     inline: bool = False
 
-    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+    def apply(self, prompt: Prompt, source: random.Random, facts: ServerFacts) -> Prompt:
         turns: list[Message] = []
         for step in range(self.steps):
             tool, make = _RESULTS[self.kinds[step % len(self.kinds)]]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.attention_drift import Answer
+from driftscope.analysis.figures.attention_drift import DriftAnswer
 from driftscope.analysis.statistics.intervals import student
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 from driftscope.distributions import SMOLLM2
@@ -20,7 +20,7 @@ from driftscope.errors import DriftscopeError
 from driftscope.trace.reader import read_trace
 from driftscope.workloads.client.replay import Order, label_of
 from driftscope.workloads.contenders import SERVER_FOLDER, Contender, ask_in_turn
-from driftscope.workloads.suites.plan import Level
+from driftscope.workloads.suites.plan import LoadLevel
 from driftscope.workloads.suites.prompts import prompts_of
 from driftscope.workloads.suites.suite import load_suite
 
@@ -65,7 +65,7 @@ def _recorded(drafter: Path, place: Path, prompts: int | None) -> Path:
             url="",
             suite=SUITE,
             run=place,
-            levels=[Level(concurrency=AT_ONCE)],
+            levels=[LoadLevel(concurrency=AT_ONCE)],
             limit=prompts,
             prompts=prompts_of(SMOLLM2),
         )
@@ -95,7 +95,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
+class PromptSums:
     """Sums of one condition by prompt; the first axis of each array is the prompt.
 
     `sink`, `near` and `rms` [prompts, K] are sums over `chains`: attention on the first token, on
@@ -111,11 +111,11 @@ class Sums:
     near: Array
     rms: Array
 
-    def of(self, prompts: Sequence[str]) -> Sums:
+    def of(self, prompts: Sequence[str]) -> PromptSums:
         """Return the sums of some of the prompts, in the given order."""
         at = [self.prompts.index(prompt) for prompt in prompts]
         arrays = {name: getattr(self, name)[at] for name in _ARRAYS}
-        return Sums(prompts=tuple(prompts), **arrays)
+        return PromptSums(prompts=tuple(prompts), **arrays)
 
     def length(self) -> Ratio:
         """Return the acceptance length: 1 plus the accepted tokens a round."""
@@ -135,7 +135,7 @@ class Sums:
 _ARRAYS = ("rounds", "reached", "chains", "sink", "near", "rms")
 
 
-def sums_of(run: Path, k: int) -> dict[str, Sums]:
+def sums_of(run: Path, k: int) -> dict[str, PromptSums]:
     """Return the sums of each condition of a server's run that `phenomenon.recording` recorded.
 
     Raises what `read_trace` raises.
@@ -149,16 +149,16 @@ def sums_of(run: Path, k: int) -> dict[str, Sums]:
     for condition in SUITE.conditions:
         of_rounds, of_drafts = (t[t["label"] == label(condition)] for t in (whole, drafts))
         if len(of_rounds):
-            found[condition] = _sums(of_rounds, of_drafts, k)
+            found[condition] = _prompt_sums(of_rounds, of_drafts, k)
     return found
 
 
-def _sums(rounds: pd.DataFrame, drafts: pd.DataFrame, k: int) -> Sums:
+def _prompt_sums(rounds: pd.DataFrame, drafts: pd.DataFrame, k: int) -> PromptSums:
     prompts = tuple(sorted(rounds["pair"].unique()))
     per_round = {str(name): part for name, part in rounds.groupby("pair")}
     per_chain = {str(name): part for name, part in drafts.groupby("pair")}
     depths = np.arange(1, k + 1)
-    return Sums(
+    return PromptSums(
         prompts=prompts,
         rounds=np.array([float(len(per_round[one])) for one in prompts]),
         reached=np.array(
@@ -200,7 +200,7 @@ def _stacked(chains: pd.DataFrame, column: str) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class TableEstimate:
     """An estimate and its 95% interval; both ends are NaN where there is none."""
 
     value: float
@@ -214,17 +214,17 @@ class Estimate:
         return f"{self.value:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
 
 
-def estimate_of(ratio: Ratio, at: int = 0) -> Estimate:
+def estimate_of(ratio: Ratio, at: int = 0) -> TableEstimate:
     """Return one figure of a ratio over prompts."""
     found = intervals(ratio)
     spread = found[at] if found else None
     value = float(ratio.value[at])
     if spread is None:
-        return Estimate(value=value, low=math.nan, high=math.nan)
-    return Estimate(value=value, low=spread.low, high=spread.high)
+        return TableEstimate(value=value, low=math.nan, high=math.nan)
+    return TableEstimate(value=value, low=spread.low, high=spread.high)
 
 
-def robustness(first: dict[str, Sums], second: dict[str, Sums]) -> Estimate:
+def robustness(first: dict[str, PromptSums], second: dict[str, PromptSums]) -> TableEstimate:
     """Return how much more of its acceptance length the second drafter keeps than the first under
     perturbed templates: a ratio of ratios, above 1 where the second keeps more.
 
@@ -244,17 +244,19 @@ def robustness(first: dict[str, Sums], second: dict[str, Sums]) -> Estimate:
     return _exponential(value, influence)
 
 
-def _log_length(sums: Sums) -> tuple[float, Array]:
+def _log_length(sums: PromptSums) -> tuple[float, Array]:
     """Return the logarithm of the acceptance length and the influence of each prompt on it."""
     length = sums.length()
     return math.log(length.value[0]), length.influence[:, 0] / length.value[0]
 
 
-def _exponential(value: float, influence: Array) -> Estimate:
+def _exponential(value: float, influence: Array) -> TableEstimate:
     prompts = len(influence)
     error = math.sqrt((prompts - 1) / prompts * float(np.square(influence).sum()))
     half = float(student(prompts - 1.0)) * error
-    return Estimate(value=math.exp(value), low=math.exp(value - half), high=math.exp(value + half))
+    return TableEstimate(
+        value=math.exp(value), low=math.exp(value - half), high=math.exp(value + half)
+    )
 
 
 LEAST_SINK = 0.2
@@ -263,12 +265,12 @@ KEPT_ABOVE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedDrafter:
     """One drafter's run: sums by condition, and the analysis's answer to whether its
     attention drifts in the trained form."""
 
-    sums: dict[str, Sums]
-    drift: Answer | None
+    sums: dict[str, PromptSums]
+    drift: DriftAnswer | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,12 +282,12 @@ class Criterion:
     figures: str
 
 
-def judged(eagle3: Recorded, eagle31: Recorded) -> tuple[Criterion, ...]:
+def judged(eagle3: RecordedDrafter, eagle31: RecordedDrafter) -> tuple[Criterion, ...]:
     """Return the three criteria."""
     return _sink(eagle3, eagle31), _template(eagle3, eagle31), _drift(eagle3, eagle31)
 
 
-def _sink(eagle3: Recorded, eagle31: Recorded) -> Criterion:
+def _sink(eagle3: RecordedDrafter, eagle31: RecordedDrafter) -> Criterion:
     first = estimate_of(eagle3.sums[AS_TRAINED].by_depth("sink"))
     lost, kept = (estimate_of(one.sums[AS_TRAINED].sink_kept()) for one in (eagle3, eagle31))
     met = first.low >= LEAST_SINK and lost.high < LOST_BELOW and kept.low >= KEPT_ABOVE
@@ -296,8 +298,8 @@ def _sink(eagle3: Recorded, eagle31: Recorded) -> Criterion:
     return Criterion(name="(a) sink", met=met, figures=figures)
 
 
-def _template(eagle3: Recorded, eagle31: Recorded) -> Criterion:
-    ratio: Estimate = robustness(eagle3.sums, eagle31.sums)
+def _template(eagle3: RecordedDrafter, eagle31: RecordedDrafter) -> Criterion:
+    ratio: TableEstimate = robustness(eagle3.sums, eagle31.sums)
     return Criterion(
         name="(b) template",
         met=ratio.low > 1.0,
@@ -305,19 +307,20 @@ def _template(eagle3: Recorded, eagle31: Recorded) -> Criterion:
     )
 
 
-def _drift(eagle3: Recorded, eagle31: Recorded) -> Criterion:
+def _drift(eagle3: RecordedDrafter, eagle31: RecordedDrafter) -> Criterion:
     return Criterion(
         name="(c) drift",
-        met=eagle3.drift is Answer.DRIFT and eagle31.drift is Answer.NO_DRIFT,
-        figures=f"the analysis says {_said(eagle3)} of EAGLE-3 and {_said(eagle31)} of EAGLE-3.1",
+        met=eagle3.drift is DriftAnswer.DRIFT and eagle31.drift is DriftAnswer.NO_DRIFT,
+        figures=f"the analysis says {_drift_words(eagle3)} of EAGLE-3 and "
+        f"{_drift_words(eagle31)} of EAGLE-3.1",
     )
 
 
-def _said(one: Recorded) -> str:
+def _drift_words(one: RecordedDrafter) -> str:
     return f'"{one.drift}"' if one.drift else "nothing"
 
 
-Evidence = Mapping[str, Recorded]
+Evidence = Mapping[str, RecordedDrafter]
 """Drafter -> its run."""
 BY_DEPTH = {
     "sink": "attention on the first token",

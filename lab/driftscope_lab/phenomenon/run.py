@@ -31,7 +31,7 @@ from driftscope_lab.phenomenon import evidence as tables
 from driftscope_lab.phenomenon.evidence import (
     AS_TRAINED,
     K,
-    Recorded,
+    RecordedDrafter,
     judged,
     label,
     record,
@@ -105,10 +105,10 @@ def target_lines(folder: Path) -> Iterator[str]:
         yield f"| {index} | " + " ".join(f"{head:.2f}" for head in sorted(layer)[::-1]) + " |"
 
 
-def _recorded(run: Path) -> Recorded:
+def _recorded(run: Path) -> RecordedDrafter:
     trained = Filter(where=f"label = '{label(AS_TRAINED)}'")
     drift = summarise(run, run.name, only=trained).attention_drift
-    return Recorded(sums=sums_of(run, K), drift=drift.answer if drift else None)
+    return RecordedDrafter(sums=sums_of(run, K), drift=drift.answer if drift else None)
 
 
 def report(weights: Path, out: Path, prompts: int | None) -> Iterator[str]:

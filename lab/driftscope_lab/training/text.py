@@ -20,7 +20,7 @@ HELD_OUT_EVERY = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class TokenizedConversation:
     """Token ids of a conversation, and where its answers begin and end."""
 
     ids: tuple[int, ...]
@@ -37,7 +37,7 @@ class Batch:
     group: int = 0
 
 
-def read_conversations(folder: Path, *, held_out: bool = False) -> list[Conversation]:
+def read_conversations(folder: Path, *, held_out: bool = False) -> list[TokenizedConversation]:
     """Read the conversations of one side. Raises ValueError for a folder without any."""
     paths = sorted(folder.glob("*.jsonl"))
     last = HELD_OUT_EVERY - 1
@@ -50,13 +50,13 @@ def read_conversations(folder: Path, *, held_out: bool = False) -> list[Conversa
     return found
 
 
-def _conversation(line: str) -> Conversation:
+def _conversation(line: str) -> TokenizedConversation:
     record = json.loads(line)
     answers = tuple((int(first), int(end)) for first, end in record["answers"])
-    return Conversation(ids=tuple(record["ids"]), answers=answers)
+    return TokenizedConversation(ids=tuple(record["ids"]), answers=answers)
 
 
-def draft_vocabulary(text: Sequence[Conversation], size: int) -> Tensor:
+def draft_vocabulary(text: Sequence[TokenizedConversation], size: int) -> Tensor:
     """Return the `size` token ids [size] that answers use most, ascending; where they use fewer,
     the lowest of the others, which a tokenizer learnt first."""
     used = Counter(t for one in text for first, end in one.answers for t in one.ids[first:end])
@@ -66,7 +66,7 @@ def draft_vocabulary(text: Sequence[Conversation], size: int) -> Tensor:
     return torch.tensor(sorted(kept))
 
 
-def batches(text: Sequence[Conversation], tokens: int, seed: int) -> Iterator[Batch]:
+def batches(text: Sequence[TokenizedConversation], tokens: int, seed: int) -> Iterator[Batch]:
     """Yield batches of about `tokens` tokens without end, each epoch in another order.
 
     Conversations of like length share a batch, so that little of it is padding.
@@ -78,9 +78,11 @@ def batches(text: Sequence[Conversation], tokens: int, seed: int) -> Iterator[Ba
             yield padded(groups[index], index)
 
 
-def _groups(ordered: Sequence[Conversation], tokens: int) -> list[list[Conversation]]:
+def _groups(
+    ordered: Sequence[TokenizedConversation], tokens: int
+) -> list[list[TokenizedConversation]]:
     """Cut conversations that are ordered by length into groups of `tokens` with the padding."""
-    groups: list[list[Conversation]] = [[]]
+    groups: list[list[TokenizedConversation]] = [[]]
     for one in ordered:
         if groups[-1] and (len(groups[-1]) + 1) * len(one.ids) > tokens:
             groups.append([])
@@ -88,7 +90,7 @@ def _groups(ordered: Sequence[Conversation], tokens: int) -> list[list[Conversat
     return groups
 
 
-def padded(group: Sequence[Conversation], number: int = 0) -> Batch:
+def padded(group: Sequence[TokenizedConversation], number: int = 0) -> Batch:
     """Return conversations as one batch, in which their answers count."""
     length = max(len(one.ids) for one in group)
     ids = torch.zeros(len(group), length, dtype=torch.long)

@@ -25,7 +25,7 @@ from driftscope_lab.training.text import draft_vocabulary, read_conversations
 from driftscope_lab.training.train_drafters import (
     DrafterRecipe,
     Progress,
-    Text,
+    TrainingText,
     drafter_configs,
     train_drafters,
 )
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     torch.use_deterministic_algorithms(options.device == "cpu")
     try:
-        text = Text(
+        text = TrainingText(
             training=read_conversations(options.text),
             held_out=read_conversations(options.text, held_out=True),
         )

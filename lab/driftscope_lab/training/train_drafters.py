@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from driftscope.inspect.reference.config import DrafterConfig
 from driftscope.inspect.reference.drafter import (
     ChainKeys,
-    Drafter,
+    ReferenceDrafter,
     StepOutput,
     Target,
     rms,
     save_drafter,
 )
 from driftscope.inspect.reference.layers import TargetOutput
-from driftscope_lab.training.text import Batch, Conversation, batches
+from driftscope_lab.training.text import Batch, TokenizedConversation, batches
 
 
 def autocast(device: torch.device) -> torch.autocast:
@@ -213,7 +213,7 @@ REMEMBERED_BYTES = 4 << 30
 """Size of the target's states that are kept for the next epoch."""
 
 
-class Teacher:
+class TrainingTarget:
     """A target that teaches drafters: it runs over a batch, or remembers its states of it.
 
     `vocabulary` [V] holds the ids that the drafters know; None: all of the target's.
@@ -250,7 +250,12 @@ class Teacher:
 
 
 def draft_loss(
-    drafter: Drafter, aux_factors: Sequence[float], teaching: Teaching, *, depths: int, decay: float
+    drafter: ReferenceDrafter,
+    aux_factors: Sequence[float],
+    teaching: Teaching,
+    *,
+    depths: int,
+    decay: float,
 ) -> DraftLoss:
     """Run the training-time test: from every slot at once, draft `depths` deep on the true tokens.
 
@@ -296,7 +301,7 @@ def _per_chain(agreed: Sequence[Tensor], counted: Tensor, slots: int) -> Tensor:
 
 
 def _unrolled(
-    drafter: Drafter, aux: Sequence[Tensor], embeddings: Tensor, depths: int
+    drafter: ReferenceDrafter, aux: Sequence[Tensor], embeddings: Tensor, depths: int
 ) -> Iterator[StepOutput]:
     """Yield each depth of the chains of all slots; slot i is anchored at token i of the batch."""
     slots = embeddings.shape[1] - 1 - depths
@@ -334,7 +339,7 @@ class Trainee:
     ) -> None:
         torch.manual_seed(s.seed)
         self._settings = s
-        self.drafter = Drafter(config)
+        self.drafter = ReferenceDrafter(config)
         _initialize(self.drafter, target, vocabulary)
         self.drafter.to(device_of(target))
         self.aux_factors = [1.0 if config.fc_norm else 1.0 / rms for rms in aux_rms]
@@ -356,9 +361,9 @@ class Trainee:
         self.optimizer.step(figures.loss, step)
         return figures
 
-    def exported(self) -> Drafter:
+    def exported(self) -> ReferenceDrafter:
         """Return a copy that takes the captured states unscaled."""
-        copy = Drafter(self.drafter.config)
+        copy = ReferenceDrafter(self.drafter.config)
         copy.load_state_dict(self.drafter.state_dict())  # on the CPU, from where it is saved
         factors = torch.tensor(self.aux_factors).repeat_interleave(copy.config.aux_size)
         copy.fc.weight.data.mul_(factors)
@@ -366,23 +371,23 @@ class Trainee:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class TrainingText:
     """Conversations to learn from, and others to check on."""
 
-    training: Sequence[Conversation]
-    held_out: Sequence[Conversation]
+    training: Sequence[TokenizedConversation]
+    held_out: Sequence[TokenizedConversation]
 
 
 def train_drafters(
     target: Target,
-    text: Text,
+    text: TrainingText,
     models: Mapping[str, DrafterConfig],
     s: DrafterRecipe,
     folder: Path,
     log: Progress,
     *,
     vocabulary: Tensor | None = None,
-) -> dict[str, Drafter]:
+) -> dict[str, ReferenceDrafter]:
     """Train the drafters, save them under `folder` regularly, and return them.
 
     All capture the same layers, and know the target's ids in `vocabulary` [V]; None: all.
@@ -399,7 +404,7 @@ def train_drafters(
         {name: one.drafter for name, one in trainees.items()}
         | {f"{name} optimizer": one.optimizer for name, one in trainees.items()},
     )
-    teacher = Teacher(target, aux_layers, vocabulary)
+    teacher = TrainingTarget(target, aux_layers, vocabulary)
     start = kept.restore(device_of(target))
     drawn = itertools.islice(batches(text.training, s.tokens_per_step, s.seed), start, None)
     for step, batch in zip(range(start, s.steps), drawn, strict=False):
@@ -422,8 +427,8 @@ CHECK_BATCHES = 6
 
 @torch.no_grad()
 def check(
-    teacher: Teacher,
-    held_out: Sequence[Conversation],
+    teacher: TrainingTarget,
+    held_out: Sequence[TokenizedConversation],
     trainees: Mapping[str, Trainee],
     s: DrafterRecipe,
     step: int,
@@ -453,7 +458,7 @@ def _report(log: Progress, stage: str, step: int, steps: int, figures: DraftLoss
 INIT_STD = 0.02
 
 
-def _initialize(drafter: Drafter, target: Target, vocabulary: Tensor | None) -> None:
+def _initialize(drafter: ReferenceDrafter, target: Target, vocabulary: Tensor | None) -> None:
     """Initialise with Normal(0, 0.02); head and final norm start as the target's."""
     for parameter in drafter.parameters():
         if parameter.dim() == 2:

@@ -15,7 +15,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from driftscope_lab.trio.prompts import CONDITIONS, Condition, Prompt, read_prompts
+from driftscope_lab.trio.prompts import CONDITIONS, Condition, TrioPrompt, read_prompts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,7 +28,7 @@ def trio_path() -> Path:
     return Path(__file__).parent / "weights"
 
 
-def load_prompts() -> list[Prompt]:
+def load_prompts() -> list[TrioPrompt]:
     """Return the held-out prompts."""
     return read_prompts(trio_path())
 

@@ -67,7 +67,7 @@ FILE = "prompts.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class TrioPrompt:
     """One held-out conversation whose last answer is open; `kind` is that of its last exchange.
 
     `short` is the number of last exchanges that make the short form.
@@ -99,10 +99,10 @@ class Prompt:
         return self.in_distribution if condition == "in_distribution" else self.plain_text_roles
 
 
-def read_prompts(folder: Path) -> list[Prompt]:
+def read_prompts(folder: Path) -> list[TrioPrompt]:
     """Return the prompts of a folder, from its FILE."""
     records = json.loads((folder / FILE).read_text(encoding="utf-8"))
     return [
-        Prompt(**{**record, "exchanges": tuple(Exchange(**one) for one in record["exchanges"])})
+        TrioPrompt(**{**record, "exchanges": tuple(Exchange(**one) for one in record["exchanges"])})
         for record in records
     ]

@@ -27,7 +27,7 @@ from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
 from driftscope.errors import CheckpointError, DriftscopeError, Unknown
 from driftscope.inspect.checkpoints import open_drafter
-from driftscope.inspect.checks.result import Inspected, Level
+from driftscope.inspect.checks.result import CheckLevel, Inspected
 from driftscope.inspect.checks.tensors import check_heads
 from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
 from driftscope.inspect.files import read_config
@@ -66,7 +66,7 @@ _COUNTED = "recorded by acceptance and timing only, inside not recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class ExaminedItem:
     """One examined item. `ok` is None for a plain fact."""
 
     topic: str
@@ -78,18 +78,18 @@ class Check:
     """Facts that are not known about the item's kind."""
 
 
-def fact(topic: str, detail: str) -> Check:
+def fact(topic: str, detail: str) -> ExaminedItem:
     """Return a plain fact."""
-    return Check(topic=topic, ok=None, detail=detail)
+    return ExaminedItem(topic=topic, ok=None, detail=detail)
 
 
-def problem(topic: str, detail: str, hint: str | None) -> Check:
+def problem(topic: str, detail: str, hint: str | None) -> ExaminedItem:
     """Return an item that is not ok."""
-    return Check(topic=topic, ok=False, detail=detail, hint=hint)
+    return ExaminedItem(topic=topic, ok=False, detail=detail, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class ExaminedEngine:
     """Parts of one engine that are examined."""
 
     name: str
@@ -114,7 +114,7 @@ class Engine:
     """Figures that the probe records of the engine, in words."""
 
 
-VLLM = Engine(
+VLLM = ExaminedEngine(
     name="vLLM",
     package="vllm",
     distributions=(
@@ -131,7 +131,7 @@ VLLM = Engine(
     hooks=plugin.HOOKS,
     recorded=support.RECORDED,
 )
-SGLANG = Engine(
+SGLANG = ExaminedEngine(
     name="SGLang",
     package="sglang",
     distributions=("driftscope-probe", "driftscope", "sglang", "torch", "transformers"),
@@ -146,7 +146,7 @@ SGLANG = Engine(
 )
 
 
-def examine(engine: Engine) -> Iterator[Check]:
+def examine(engine: ExaminedEngine) -> Iterator[ExaminedItem]:
     """Yield every check in order. Imports torch and the engine if they are installed."""
     yield fact("Python", sys.version.split()[0])
     for name in engine.distributions:
@@ -176,7 +176,9 @@ def examine(engine: Engine) -> Iterator[Check]:
             )
 
 
-def examine_server(engine: Engine, model: str, options: Sequence[str]) -> Iterator[Check]:
+def examine_server(
+    engine: ExaminedEngine, model: str, options: Sequence[str]
+) -> Iterator[ExaminedItem]:
     """Yield the checks of a server for `model` with the engine's `options`, in order."""
     yield plugin_check(engine)
     yield from start_checks()
@@ -214,7 +216,7 @@ _OF_SPECULATION = ("spec", "draft", "ngram")
 """Parts of the names of options about it, in vLLM, in its V0 and in other engines."""
 
 
-def _not_an_option(options: Sequence[str], folder: Path) -> Check | None:
+def _not_an_option(options: Sequence[str], folder: Path) -> ExaminedItem | None:
     """Return the first option about speculation that vLLM's parser does not have; None if there is
     none, or if its options are not where this driftscope knows them."""
     tree = tree_of("vllm.engine.arg_utils", folder)
@@ -253,7 +255,7 @@ _METHODS = {"peagle": "eagle3", "dflash2": "dflash"}
 """Kind of a config in the format of speculators -> method, where they differ."""
 
 
-def verdict(checks: Sequence[Check], engine: Engine = VLLM) -> Check:
+def verdict(checks: Sequence[ExaminedItem], engine: ExaminedEngine = VLLM) -> ExaminedItem:
     """Return whether a live engine can be recorded here, with the first reason against it."""
     broken = [check for check in checks if check.ok is False]
     if broken:
@@ -261,15 +263,15 @@ def verdict(checks: Sequence[Check], engine: Engine = VLLM) -> Check:
         why = f"not ready because of {broken[0].topic}: {broken[0].detail}{more}"
         return problem(VERDICT, why, broken[0].hint)
     if unknown := next((check.unknown for check in checks if check.unknown), None):
-        return Check(topic=VERDICT, ok=None, detail=f"ready, but {unknown}", unknown=unknown)
+        return ExaminedItem(topic=VERDICT, ok=None, detail=f"ready, but {unknown}", unknown=unknown)
     hooks = sum(check.topic.startswith("hook ") and bool(check.ok) for check in checks)
     facts = {check.topic: check.detail for check in checks}
     held = f"{hooks} hooks hold" if hooks else facts.get("hooks", "")
     words = [f"{engine.name} {facts.get(engine.name, '')}", held, facts.get("drafter", "")]
-    return Check(topic=VERDICT, ok=True, detail=f"ready: {'; '.join(filter(None, words))}")
+    return ExaminedItem(topic=VERDICT, ok=True, detail=f"ready: {'; '.join(filter(None, words))}")
 
 
-def plugin_check(engine: Engine) -> Check:
+def plugin_check(engine: ExaminedEngine) -> ExaminedItem:
     """Check that the engine will find and load the plugin."""
     allowed = os.environ.get(engine.allowed)
     if not importlib.metadata.entry_points(group=engine.plugin_group, name="driftscope"):
@@ -284,10 +286,12 @@ def plugin_check(engine: Engine) -> Check:
             f"{engine.allowed}={allowed} excludes it",
             f"add driftscope to {engine.allowed}",
         )
-    return Check(topic="plugin", ok=True, detail=f"{engine.name} will load it in every process")
+    return ExaminedItem(
+        topic="plugin", ok=True, detail=f"{engine.name} will load it in every process"
+    )
 
 
-def start_checks() -> Iterator[Check]:
+def start_checks() -> Iterator[ExaminedItem]:
     """Yield the checks of what would keep an engine from recording: packages, settings, run
     directory and exports. Each does what the start of the probe does, and leaves nothing behind."""
     for name in NEEDED:
@@ -329,7 +333,7 @@ def _check_scrapes(host: str, port: int) -> None:
     socket.create_server((host, port), family=family).close()
 
 
-def _tried(topic: str, good: str, action: Callable[[], None]) -> Check:
+def _tried(topic: str, good: str, action: Callable[[], None]) -> ExaminedItem:
     try:
         action()
     except (DriftscopeError, OSError, ImportError) as error:
@@ -346,7 +350,7 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def version_check(engine: Engine) -> Check:
+def version_check(engine: ExaminedEngine) -> ExaminedItem:
     """Check the version of an engine. An untested vLLM works if every hook exists; the probe
     refuses an untested SGLang."""
     versions = map(installed_version, (engine.package, f"{engine.package}-cpu"))
@@ -356,7 +360,7 @@ def version_check(engine: Engine) -> Check:
     if not tested:
         lost = ": nothing is recorded" if engine.oldest is None else ""
         words = f"not among the tested versions{lost}"
-    return Check(
+    return ExaminedItem(
         topic=engine.name,
         ok=tested or (engine.oldest is not None and numbers >= engine.oldest),
         detail=f"{version}, {words}",
@@ -365,8 +369,8 @@ def version_check(engine: Engine) -> Check:
 
 
 def hook_checks(
-    seam: str, hooks: Sequence[HookPoint], engine: Engine, *, optional: bool = False
-) -> Iterator[Check]:
+    seam: str, hooks: Sequence[HookPoint], engine: ExaminedEngine, *, optional: bool = False
+) -> Iterator[ExaminedItem]:
     """Yield a check of each hook of a seam, which imports its module; an `optional` seam may be
     missing."""
     for hook in hooks:
@@ -375,7 +379,7 @@ def hook_checks(
             operator.attrgetter(hook.name)(importlib.import_module(hook.module))
         except Exception as error:  # an import may fail in any way
             missing = f"not found ({type(error).__name__}: {error})"[:160]
-        yield Check(
+        yield ExaminedItem(
             topic=f"hook {seam}",
             ok=missing is None or (None if optional or hook.optional else False),
             detail=f"{hook.name}: {missing or f'works ({hook.purpose})'}",
@@ -383,7 +387,7 @@ def hook_checks(
         )
 
 
-def _vllm() -> Iterator[Check]:
+def _vllm() -> Iterator[ExaminedItem]:
     for name in UNLOADABLE_BESIDE_CPU_TORCH:
         if importlib.util.find_spec(name) is not None:
             try:
@@ -396,7 +400,7 @@ def _vllm() -> Iterator[Check]:
 
     from driftscope_probes.vllm.drafter import READERS  # needs torch
 
-    yield Check(
+    yield ExaminedItem(
         topic="device",
         ok=current_platform.is_cpu() or current_platform.is_cuda(),
         detail=str(current_platform.device_type),
@@ -408,7 +412,7 @@ def _vllm() -> Iterator[Check]:
     yield fact("attention backends", ", ".join(sorted(READERS)))
 
 
-def target_check(model: str) -> Check:
+def target_check(model: str) -> ExaminedItem:
     """Check that a target on this machine has a config."""
     if not Path(model).is_dir():
         detail = f"{model} is no folder on this machine, so it is not examined"
@@ -420,12 +424,12 @@ def target_check(model: str) -> Check:
     return fact("target", f"{model}: {architectures[0]}")
 
 
-def _sampling(given: Mapping[str, object]) -> Check:
+def _sampling(given: Mapping[str, object]) -> ExaminedItem:
     """Say how drafts are taken and verified, on which acceptance depends. Defaults and words are
     those of vLLM's SpeculativeConfig (0.32)."""
     rule = str(given.get("rejection_sample_method") or "standard")
     if rule == "synthetic":
-        return Check(
+        return ExaminedItem(
             topic="sampling",
             ok=None,
             detail=f"rejection_sample_method is synthetic: {WAS_SIMULATED}",
@@ -444,13 +448,13 @@ _OWN_COUNT = {"n_predict", "num_lookahead_tokens", "speculators_config"}
 """Fields of a drafter's config that say it."""
 
 
-def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool) -> Check:
+def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool) -> ExaminedItem:
     """Check the drafter that the speculation config names, and its class if its config is on this
     machine; `none`: the server is to have no drafter."""
     method = str(given.get("method") or _derived(given))
     if none:
         detail = "no drafter: requests and the times of steps are recorded, to compare with"
-        return Check(topic="drafter", ok=True, detail=detail)
+        return ExaminedItem(topic="drafter", ok=True, detail=detail)
     if not given:
         hint = (
             'add --speculative-config \'{"method": ..., "model": ...}\', or --no-speculation to '
@@ -467,7 +471,7 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
             f"it for a draft model, unless its name has {', '.join(_BY_NAME)}"
         )
         hint = "give the method as in vLLM's --speculative-config"
-        return Check(topic="drafter", ok=None, detail=detail, hint=hint)
+        return ExaminedItem(topic="drafter", ok=None, detail=detail, hint=hint)
     classes, methods = drafter_classes(vllm), speculation_methods(vllm)
     if methods and method not in methods:
         hint = f"give one of {', '.join(sorted(methods))}"
@@ -477,7 +481,7 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     kinds = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
     if not kinds:
         unknown = support.unknown_method(f"{method}{' in parallel' * parallel}")
-        return Check(topic="drafter", ok=True, detail=str(unknown), unknown=unknown)
+        return ExaminedItem(topic="drafter", ok=True, detail=str(unknown), unknown=unknown)
     folder = str(given.get("model") or (target if method == MTP else ""))
     config = config_of(folder)
     if missing := _no_model(folder):
@@ -491,10 +495,12 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     if config and kinds[0].model and (fault := _fault_of(folder, config, method, classes)):
         return fault
     if not kinds[0].model:
-        return Check(topic="drafter", ok=True, detail=f"{kinds[0].name}: acceptance and timing")
+        return ExaminedItem(
+            topic="drafter", ok=True, detail=f"{kinds[0].name}: acceptance and timing"
+        )
     name = _class_of(config, method, classes)
     detail = f"{kinds[0].name}{f' ({name})' if name else ''}: {_INSIDE}, {_FOUND}"
-    return Check(topic="drafter", ok=True, detail=detail)
+    return ExaminedItem(topic="drafter", ok=True, detail=detail)
 
 
 _BY_NAME = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
@@ -509,7 +515,7 @@ def _derived(given: Mapping[str, object]) -> str:
     return next((method for part, method in _BY_NAME.items() if part in name), "")
 
 
-def _refused(given: Mapping[str, object], folder: Path) -> Check | None:
+def _refused(given: Mapping[str, object], folder: Path) -> ExaminedItem | None:
     """Return the first option that vLLM's SpeculativeConfig refuses; None if there is none, or if
     its fields are not where this driftscope knows them."""
     body = tree_of("vllm.config.speculative", folder).body
@@ -566,9 +572,9 @@ def _is_positive(value: object) -> bool:
         return False
 
 
-def counted(why: str) -> Check:
+def counted(why: str) -> ExaminedItem:
     """Return that a drafter is recorded without its inside, and why."""
-    return Check(topic="drafter", ok=True, detail=f"{_COUNTED}: {why}")
+    return ExaminedItem(topic="drafter", ok=True, detail=f"{_COUNTED}: {why}")
 
 
 def _class_of(config: Mapping[str, object], method: str, classes: Mapping[str, str]) -> str | None:
@@ -579,7 +585,7 @@ def _class_of(config: Mapping[str, object], method: str, classes: Mapping[str, s
 
 def _fault_of(
     folder: str, config: Mapping[str, object], method: str, classes: Mapping[str, str]
-) -> Check | None:
+) -> ExaminedItem | None:
     """Return why vLLM would not serve this drafter, or why nothing that it drafts is accepted."""
     architecture = drafter_architecture(config, method)
     if classes and architecture not in classes:
@@ -606,7 +612,7 @@ def _lost_heads(folder: str) -> str | None:
     if drafter.format.family is not Family.MTP:
         return None
     results = check_heads(Inspected(drafter=drafter))
-    lost = next((result for result in results if result.level is Level.ERROR), None)
+    lost = next((result for result in results if result.level is CheckLevel.ERROR), None)
     return f"{lost.title}: {lost.expected}, and it has {lost.there}" if lost else None
 
 
@@ -627,7 +633,7 @@ def package_folder(package: str) -> Path | None:
     return Path(found[0]) if found else None
 
 
-def _hooks_in_source(engine: Engine, folder: Path) -> Check:
+def _hooks_in_source(engine: ExaminedEngine, folder: Path) -> ExaminedItem:
     """Check the hooks in an engine's source; of vLLM those of the runner that it would use, or of
     both if the model decides."""
     parts, runner = [part for part in engine.hooks if part != "plugin"], ""
@@ -644,7 +650,7 @@ def _hooks_in_source(engine: Engine, folder: Path) -> Check:
         hint = f"use a tested {engine.name}: {', '.join(engine.tested)}"
         return problem("hooks", detail, hint)
     held = f"{len(wanted) - len(lacking)} of {len(wanted)} hooks hold{runner}"
-    return Check(topic="hooks", ok=True, detail=held)
+    return ExaminedItem(topic="hooks", ok=True, detail=held)
 
 
 def is_in_source(hook: HookPoint, folder: Path) -> bool:

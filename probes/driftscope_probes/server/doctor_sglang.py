@@ -15,7 +15,7 @@ from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
 from driftscope.inspect.drafter_classes import DRAFTS, architectures_of
 from driftscope_probes.server.doctor import (
-    Check,
+    ExaminedItem,
     config_of,
     counted,
     fact,
@@ -32,12 +32,12 @@ _ENTRY = re.compile(r"^EntryClass\s*=\s*(?:\[(.*?)\]|(\w+))", re.MULTILINE | re.
 _NAME = re.compile(r"\w+")
 
 
-def drafter_check(model: str, given_options: Sequence[str], folder: Path) -> Check:
+def drafter_check(model: str, given_options: Sequence[str], folder: Path) -> ExaminedItem:
     """Check the drafter that the options name, and its class if its config is on this machine."""
     options = dict(option_values(given_options))
     if not (given := options.get(_ALGORITHM, "").upper()):
         detail = "no drafter: requests and the times of steps are recorded, to compare with"
-        return Check(topic="drafter", ok=True, detail=detail)
+        return ExaminedItem(topic="drafter", ok=True, detail=detail)
     known = algorithms(folder)
     if known and given not in known:
         hint = f"give one of {', '.join(sorted(known))}"
@@ -68,7 +68,7 @@ def drafter_check(model: str, given_options: Sequence[str], folder: Path) -> Che
         f"{served} is recorded: acceptance, timing and, as far as a forward at the start shows "
         "them, attention mass, RMS and top-1 probability"
     )
-    return Check(topic="drafter", ok=True, detail=detail)
+    return ExaminedItem(topic="drafter", ok=True, detail=detail)
 
 
 def algorithms(folder: Path) -> frozenset[str]:

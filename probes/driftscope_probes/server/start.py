@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from driftscope.boundary.files import make_private_directory
 from driftscope.errors import ProbeError, TraceError, UsageError
-from driftscope.trace.control import Change, ControlValueError, share_of
+from driftscope.trace.control import ControlValueError, ProbeChange, share_of
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.writer_files import check_writable
 from driftscope_probes.settings import (
@@ -29,7 +29,7 @@ from driftscope_probes.settings import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class RecordingOptions:
     """The probe settings that `driftscope serve` sets.
 
     `every`, `budget` and `labels` default to None: the environment's value applies. Raises
@@ -51,7 +51,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         share = None if self.budget is None else share_of(self.budget)
-        Change(every=self.every, budget=share, labels=self.labels)
+        ProbeChange(every=self.every, budget=share, labels=self.labels)
         if self.sink_tokens is not None:
             try:
                 sinks_of(self.sink_tokens)
@@ -74,7 +74,7 @@ class Recording:
         return {f"DRIFTSCOPE_{name}": value for name, value in values.items() if value is not None}
 
 
-def switch_on(recording: Recording) -> bool:
+def switch_on(recording: RecordingOptions) -> bool:
     """Set the probe's variables in this process's environment; return whether it will record.
 
     Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises ProbeError if the run directory already holds
@@ -236,7 +236,7 @@ def replace_process(
     engine: str,
     model: str,
     options: Sequence[str],
-    recording: Recording,
+    recording: RecordingOptions,
     *,
     speculation: bool = True,
 ) -> NoReturn:

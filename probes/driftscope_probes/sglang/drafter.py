@@ -22,8 +22,8 @@ from driftscope_probes.drafter import (
     AttentionKind,
     AttentionLayer,
     Drafter,
+    DrafterKind,
     KeyReader,
-    Kind,
     Observer,
     Remove,
     Switch,
@@ -128,7 +128,7 @@ def open_drafter(worker: Any) -> Drafter:
             f"{INTERNALS}: drafter {name}: a forward that is to show its states fails "
             f"({first_line(error)})"
         ) from error
-    kind = Kind(name=name, methods=(), outputs=anatomy.outputs, norms=anatomy.norms)
+    kind = DrafterKind(name=name, methods=(), outputs=anatomy.outputs, norms=anatomy.norms)
     pool = runner.token_to_kv_pool
     return Drafter(
         model=runner.model,

@@ -184,7 +184,7 @@ class SglangSchedules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedRequest:
     """A request as a step served it."""
 
     request: str
@@ -200,7 +200,7 @@ class Served:
     accepted: int
 
 
-Outcome = tuple[float, Sequence[Served]]
+Outcome = tuple[float, Sequence[ServedRequest]]
 """Time of a step, and the requests that it served."""
 
 
@@ -253,7 +253,7 @@ class StepTracker(RequestTracker):
         return self._times.pop(request, None)
 
 
-def _reason(served: Served) -> str | None:
+def _reason(served: ServedRequest) -> str | None:
     """Return why a step had no draft to verify; None if it had one. A request that is prefilled
     although it has output was preempted; one that decodes joined a prefilling batch."""
     if served.drafted:
@@ -321,7 +321,7 @@ class SchedulerObserver(CoreObserver):
         served, finished = [], []
         for row, req, outputs, decoding in before:
             served.append(
-                Served(
+                ServedRequest(
                     request=req.rid,
                     prompt=len(req.origin_input_ids),
                     outputs=outputs,

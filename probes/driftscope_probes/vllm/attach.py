@@ -66,7 +66,7 @@ from driftscope_probes.vllm import support
 from driftscope_probes.vllm.drafter import is_compiled, open_drafter
 from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules, parsers_of
 from driftscope_probes.vllm.support import place_in, run_id_of
-from driftscope_probes.witness import StartWitness, Verdict
+from driftscope_probes.witness import StartWitness, WitnessResult
 
 WRONG_TOKENS = (
     "this vLLM returns wrong tokens at temperature > 0: its CPU build lacks Triton for the CPU; "
@@ -381,7 +381,7 @@ def _begin_run(proposer: Any, models: LoadedModels) -> None:
         recorder.search.report = lambda sinks: rewrite(with_sinks(current[0], sinks))
     writer = _writer_of(proposer, settings, config)
 
-    def report(verdict: Verdict) -> None:
+    def report(verdict: WitnessResult) -> None:
         if (words := _lost(verdict)) is not None:
             if verdict.fault is None:
                 warn(words)
@@ -403,7 +403,7 @@ def _begin_run(proposer: Any, models: LoadedModels) -> None:
         recorder.witness_first(witness, report, drafts_ahead=ahead)
 
 
-def _lost(verdict: Verdict) -> str | None:
+def _lost(verdict: WitnessResult) -> str | None:
     """Return what is not recorded or not verified, and why; None if everything agrees."""
     if verdict.fault is None:
         return None if verdict.unsure is None else f"{NOT_VERIFIED}: {verdict.unsure}"
@@ -411,7 +411,7 @@ def _lost(verdict: Verdict) -> str | None:
     return f"{cost}: in {CHAINS} chains in a row, {verdict.fault}"
 
 
-def with_verdict(manifest: Manifest, verdict: Verdict) -> Manifest:
+def with_verdict(manifest: Manifest, verdict: WitnessResult) -> Manifest:
     """Return `manifest` with what the start-up witness found."""
     found = verdict.fault or verdict.unsure or AGREES
     manifest = replace(manifest, witness=found, fed_state=verdict.fed_state)

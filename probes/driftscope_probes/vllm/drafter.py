@@ -30,8 +30,8 @@ from driftscope_probes.discovery import ROWS, Anatomy, anatomy_of
 from driftscope_probes.drafter import (
     AttentionKind,
     Drafter,
+    DrafterKind,
     KeyReader,
-    Kind,
     Observer,
     Remove,
     Switch,
@@ -439,7 +439,7 @@ def drafter_of(
     model: Any,
     attention: Mapping[str, Any],
     config: Any,
-    kind: Kind = EAGLE3,
+    kind: DrafterKind = EAGLE3,
     notes: tuple[str, ...] = (),
 ) -> Drafter:
     """Return the properties of vLLM's drafter module, with the `attention` modules by name and the
@@ -540,7 +540,7 @@ def open_drafter(
 
 
 def _watched(
-    kind: Kind,
+    kind: DrafterKind,
     model: Any,
     attention: Mapping[str, Any],
     config: Any,

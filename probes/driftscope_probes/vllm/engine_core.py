@@ -45,8 +45,8 @@ from driftscope_probes.start_guard import (
 from driftscope_probes.vllm.plugin import report_down, served_name
 from driftscope_probes.vllm.schedule import (
     ADMITTED,
-    Limits,
     Schedule,
+    StepBounds,
     adapter_of,
     label_of,
     reason_for_less,
@@ -90,7 +90,7 @@ class VerificationTracker(RequestTracker):
         regions: RequestRegions | None = None,
     ) -> None:
         super().__init__(count_error, digests, regions)
-        self._limits = Limits(scheduler)
+        self._limits = StepBounds(scheduler)
         self._live: OrderedDict[str, _RunningRequest] = OrderedDict()
 
     def _verified(self, step: Step) -> list[Verified]:

@@ -48,7 +48,7 @@ that the worker verified. Only the worker knows them if `enable_adaptive_verific
 cuts drafts on the device, and the scheduler counts them whole."""
 
 
-class Limits:
+class StepBounds:
     """Bounds of every step of one scheduler."""
 
     def __init__(self, scheduler: Any) -> None:
@@ -83,7 +83,7 @@ class Schedule:
     little of it.
     """
 
-    def __init__(self, output: Any, limits: Limits) -> None:
+    def __init__(self, output: Any, limits: StepBounds) -> None:
         self._output, self._limits = output, limits
         self._places, self._invalid = (
             output.scheduled_spec_decode_tokens,

@@ -14,7 +14,7 @@ from driftscope.errors import ProbeError, Unknown, UnknownDrafterError
 from driftscope.trace.ranks import Place
 from driftscope.vocabulary import PRENORM_RMS
 from driftscope_probes import settings
-from driftscope_probes.drafter import Kind
+from driftscope_probes.drafter import DrafterKind
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work if every hook exists."""
@@ -29,16 +29,18 @@ RECORDED = (
 )
 
 
-EAGLE3 = Kind(name="EAGLE-3 / 3.1", methods=("eagle3",))
+EAGLE3 = DrafterKind(name="EAGLE-3 / 3.1", methods=("eagle3",))
 KINDS = (
     EAGLE3,
-    Kind(name="P-EAGLE", methods=("eagle3",), parallel=True, block=True),
-    Kind(name="EAGLE-1", methods=("eagle",)),
-    Kind(name="DFlash", methods=("dflash",), fed=False, block=True, causal=False, lead=1, ahead=1),
-    Kind(name="DSpark", methods=("dspark",), fed=False, block=True, causal=False, lead=1),
-    Kind(name="MTP", methods=("mtp",)),
-    Kind(name="draft model", methods=("draft_model",), fed=False, lead=1),
-    Kind(
+    DrafterKind(name="P-EAGLE", methods=("eagle3",), parallel=True, block=True),
+    DrafterKind(name="EAGLE-1", methods=("eagle",)),
+    DrafterKind(
+        name="DFlash", methods=("dflash",), fed=False, block=True, causal=False, lead=1, ahead=1
+    ),
+    DrafterKind(name="DSpark", methods=("dspark",), fed=False, block=True, causal=False, lead=1),
+    DrafterKind(name="MTP", methods=("mtp",)),
+    DrafterKind(name="draft model", methods=("draft_model",), fed=False, lead=1),
+    DrafterKind(
         name="Medusa",
         methods=("medusa",),
         attention=False,
@@ -46,9 +48,9 @@ KINDS = (
         block=True,
         heads=True,
     ),
-    Kind(name="n-gram", methods=("ngram",), model=False),
-    Kind(name="n-gram on the device", methods=("ngram_gpu",), model=False),
-    Kind(name="suffix", methods=("suffix",), model=False),
+    DrafterKind(name="n-gram", methods=("ngram",), model=False),
+    DrafterKind(name="n-gram on the device", methods=("ngram_gpu",), model=False),
+    DrafterKind(name="suffix", methods=("suffix",), model=False),
 )
 """How vLLM's methods run a drafter. Where its states are is found when it is loaded, see
 `driftscope_probes.discovery`; Medusa's heads give their residual streams."""
@@ -58,7 +60,7 @@ BLOCKS = ("dflash", "dspark")
 """Methods that always draft in parallel, of which vLLM says so, too."""
 
 
-def kind_for(speculation: Any) -> Kind:
+def kind_for(speculation: Any) -> DrafterKind:
     """Return how vLLM runs a drafter, by its SpeculativeConfig; raises UnknownDrafterError for a
     method that is not in the list."""
     method = speculation.method

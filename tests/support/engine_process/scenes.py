@@ -20,20 +20,20 @@ from support.engine_process.job import (
     prompts,
 )
 
-from driftscope.trace.control import Change
+from driftscope.trace.control import ProbeChange
 from driftscope.trace.writer import FLUSH_S
 from driftscope_probes.control import change_run
 from driftscope_probes.engine import LABEL, PAIR, SESSION
 
 CHANGES = (
-    Change(every=1),
-    Change(recording=False),
-    Change(recording=True),
-    Change(every=2),
-    Change(every=1, labels=("a",)),
-    Change(labels=("nobody",)),
-    Change(labels=()),
-    Change(budget=0.5),
+    ProbeChange(every=1),
+    ProbeChange(recording=False),
+    ProbeChange(recording=True),
+    ProbeChange(every=2),
+    ProbeChange(every=1, labels=("a",)),
+    ProbeChange(labels=("nobody",)),
+    ProbeChange(labels=()),
+    ProbeChange(budget=0.5),
 )
 PROMPTS = 3
 WHOLE, ABORTED, RUNNING = "whole", "aborted", "running"

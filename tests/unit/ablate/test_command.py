@@ -30,7 +30,7 @@ from driftscope.ablate.intervention import (
     INTERVENTIONS,
     RIGHT_BOTH,
     RIGHT_TOKENS,
-    Attention,
+    AttentionChange,
 )
 from driftscope.ablate.result import Ablation, Decomposition, Part
 from driftscope.ablate.run import (
@@ -46,7 +46,7 @@ from driftscope.cli.app import app
 from driftscope.errors import CheckpointError, NoDataError, UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
-from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.reference.drafter import ReferenceDrafter
 from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served, draft
 from driftscope.inspect.trial.target import BATCH, Passage, Teacher
 from driftscope.inspect.trial.trial import Bench
@@ -214,15 +214,19 @@ def passage(teacher: Teacher) -> Passage:
 
 
 @pytest.fixture(scope="module", params=["eagle3", "eagle31"])
-def drafter(request: pytest.FixtureRequest) -> Drafter:
+def drafter(request: pytest.FixtureRequest) -> ReferenceDrafter:
     return as_served(open_drafter(str(trio_path() / request.param)), 4).build("cpu")
 
 
 def _draft(
-    name: str, drafter: Drafter, teacher: Teacher, passage: Passage, anchors: Tensor | None = None
+    name: str,
+    drafter: ReferenceDrafter,
+    teacher: Teacher,
+    passage: Passage,
+    anchors: Tensor | None = None,
 ) -> AblatedDraft:
     at = passage.anchors(K) if anchors is None else anchors
-    return ablated_draft(Prefix.of(drafter, teacher, passage), K, INTERVENTIONS[name], at)
+    return ablated_draft(Prefix.run_over(drafter, teacher, passage), K, INTERVENTIONS[name], at)
 
 
 def _accepted(drafted: AblatedDraft) -> list[int]:
@@ -234,7 +238,7 @@ def _figure(drafted: AblatedDraft, name: str) -> list[float]:
 
 
 def test_as_served_is_what_the_reference_drafts(
-    drafter: Drafter, teacher: Teacher, passage: Passage
+    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
 ) -> None:
     mine = _draft("as-served", drafter, teacher, passage)
     reference = draft(drafter, teacher, passage, K, measured=True)
@@ -244,7 +248,7 @@ def test_as_served_is_what_the_reference_drafts(
 
 
 def test_right_tokens_and_states_at_depth_d_are_depth_1_of_a_later_position(
-    drafter: Drafter, teacher: Teacher, passage: Passage
+    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
 ) -> None:
     every = passage.anchors(K)
     both = _draft(RIGHT_BOTH, drafter, teacher, passage).matches
@@ -254,14 +258,14 @@ def test_right_tokens_and_states_at_depth_d_are_depth_1_of_a_later_position(
 
 
 def test_right_tokens_change_nothing_up_to_the_first_wrong_one(
-    drafter: Drafter, teacher: Teacher, passage: Passage
+    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
 ) -> None:
     served = _draft("as-served", drafter, teacher, passage)
     assert _accepted(_draft(RIGHT_TOKENS, drafter, teacher, passage)) == _accepted(served)
 
 
 def test_hidden_slots_get_no_attention(
-    drafter: Drafter, teacher: Teacher, passage: Passage
+    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
 ) -> None:
     assert max(_figure(_draft("hide-chain", drafter, teacher, passage), "self_mass")) == 0.0
     hidden = _draft("hide-sink", drafter, teacher, passage)
@@ -272,7 +276,7 @@ def test_hidden_slots_get_no_attention(
 
 
 def test_the_sinks_share_stays_that_of_depth_1(
-    drafter: Drafter, teacher: Teacher, passage: Passage
+    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
 ) -> None:
     kept = _figure(_draft("restore-sink", drafter, teacher, passage), "sink_mass")
     assert kept == pytest.approx([kept[0]] * K, abs=1e-6)
@@ -302,7 +306,7 @@ def test_only_the_nearest_slots_are_seen() -> None:
     anchors = torch.tensor([NEAREST_SLOTS + 5])
     slots = NEAREST_SLOTS + 20
     for depth in (1, 3):
-        edit = AttentionEdit(Attention.LAST_SLOTS, anchors, slots, DEFAULT_N_SINK).at(depth)
+        edit = AttentionEdit(AttentionChange.LAST_SLOTS, anchors, slots, DEFAULT_N_SINK).at(depth)
         even = torch.zeros(1, 1, 1, slots + depth - 1)
         even[..., : int(anchors) + 1] = 1.0
         even[..., slots:] = 1.0

@@ -146,9 +146,9 @@ def test_the_ends_of_chains_are_those_that_sorting_finds() -> None:
         return made
 
     same = drafter()
-    drafted = ablated_draft(Prefix.of(same, same, passage), 4, INTERVENTIONS[AS_SERVED], at)
+    drafted = ablated_draft(Prefix.run_over(same, same, passage), 4, INTERVENTIONS[AS_SERVED], at)
     same, wanted, over = drafter(), list[tuple[float, float]](), set[int]()
-    for step, right in Prefix.of(same, same, passage).steps(at, 4):
+    for step, right in Prefix.run_over(same, same, passage).steps(at, 4):
         for n, token in enumerate(step.token_ids.tolist()):
             if n in over or token == right[n]:
                 continue

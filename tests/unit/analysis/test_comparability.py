@@ -29,7 +29,7 @@ from driftscope.analysis.comparability import (
 from driftscope.analysis.compare import verdict
 from driftscope.analysis.figures.requests import Load
 from driftscope.analysis.figures.rounds import Side
-from driftscope.analysis.gate import Outcome, rule_of
+from driftscope.analysis.gate import RuleResult, rule_of
 from driftscope.analysis.pairing import BY_DIGEST, UNPAIRED, Pairing
 from driftscope.analysis.replays import CONTENDER, SPECULATION
 from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT, RANDOM, TEXT, kind_of_text
@@ -198,7 +198,7 @@ def test_what_explains_a_difference_is_told_by_every_command(tmp_path: Path, nam
     (comparison,) = [case.comparison for case in found.cases if case.comparison]
     assert verdict(comparison).startswith("which run accepts more cannot be told: they differ in")
     (judged,) = judge_analysis([rule_of(GATE, required=True)], found, measured.baseline)
-    assert judged.outcome is Outcome.UNDECIDED
+    assert judged.outcome is RuleResult.UNDECIDED
     assert f"the runs also differ in {name}" in judged.line()
 
 
@@ -226,8 +226,8 @@ def test_another_load_explains_speed_and_not_acceptance(tmp_path: Path) -> None:
     new = simulate(tmp_path / "new", replace(TRUTH, batches=(10,), seed=9))
     rules = (GATE, "no_worse(latency.tpot_s, 90%)")
     acceptance, speed = run_gate([new], (), baseline=old, require=rules)
-    assert acceptance.outcome is Outcome.HELD
-    assert speed.outcome is Outcome.UNDECIDED and "also differ in load" in speed.line()
+    assert acceptance.outcome is RuleResult.HELD
+    assert speed.outcome is RuleResult.UNDECIDED and "also differ in load" in speed.line()
 
 
 @pytest.mark.parametrize("name", ["answer length", "temperature"])
@@ -250,7 +250,7 @@ def test_a_gate_is_about_another_engine_and_compare_is_not(tmp_path: Path) -> No
         simulate(tmp_path / "old", TRUTH),
     )
     (judged,) = run_gate([new], (), baseline=old, require=(GATE,))
-    assert judged.outcome is Outcome.HELD
+    assert judged.outcome is RuleResult.HELD
     assert "cannot be told" in run_command("compare", old, new).stdout
 
 

@@ -38,7 +38,7 @@ from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Side, side_without_rounds
 from driftscope.analysis.figures.run_sums import collect
-from driftscope.analysis.gate import Facts, Judgement, Outcome, judge, rule_of
+from driftscope.analysis.gate import Judgement, RuleResult, RunFacts, judge, rule_of
 from driftscope.analysis.pairing import BY_DIGEST, BY_ORDER, UNPAIRED, common_mix
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.changes import OTHER
@@ -306,9 +306,11 @@ def test_equal_runs_have_equal_masses(run: Path) -> None:
     assert compared.masses.rounds[0] == compared.masses.rounds[1] > 0
 
 
-@pytest.mark.parametrize(("requests", "outcome"), [(24, Outcome.HELD), (4, Outcome.UNDECIDED)])
+@pytest.mark.parametrize(
+    ("requests", "outcome"), [(24, RuleResult.HELD), (4, RuleResult.UNDECIDED)]
+)
 def test_a_run_is_no_worse_than_the_same_answers_again(
-    tmp_path: Path, requests: int, outcome: Outcome
+    tmp_path: Path, requests: int, outcome: RuleResult
 ) -> None:
     """Greedy answers of one server: no pair differs, which four pairs do not show."""
     run = simulate(tmp_path / "run", replace(MASSES_TRUTH, requests=requests))
@@ -441,7 +443,7 @@ def _constant_run(easy: float, seed: int, shift: float = 0.0) -> Side:
 
 
 def _judged(rule: str, run: Side, baseline: Side, relation: Relation) -> Judgement:
-    facts = Facts(run=_figures(run), baseline=_figures(baseline), has_finding=lambda _: None)
+    facts = RunFacts(run=_figures(run), baseline=_figures(baseline), has_finding=lambda _: None)
     return judge([rule_of(rule)], [("run", replace(facts, relation=relation))])[0]
 
 
@@ -459,9 +461,9 @@ def _figures(run: Side) -> dict[str, object]:
 
 def test_another_mix_of_labels_breaks_no_rule() -> None:
     baseline, run = _constant_run(0.8, 1), _constant_run(0.2, 2)
-    assert _judged(LOSES, run, baseline, Relation()).outcome is Outcome.BROKEN
+    assert _judged(LOSES, run, baseline, Relation()).outcome is RuleResult.BROKEN
     at_mix = _judged(LOSES, run, baseline, _related(run, baseline))
-    assert at_mix.outcome is Outcome.UNDECIDED
+    assert at_mix.outcome is RuleResult.UNDECIDED
     assert f"acceptance.mean_length{AT_MIX} = " in at_mix.line()
     assert set(at_mix.values) == {
         f"acceptance.mean_length{AT_MIX}",
@@ -471,8 +473,8 @@ def test_another_mix_of_labels_breaks_no_rule() -> None:
 
 def test_a_worse_drafter_that_serves_easier_labels_breaks_the_rule() -> None:
     baseline, run = _constant_run(0.2, 1), _constant_run(0.8, 2, shift=-0.9)
-    assert _judged(LOSES, run, baseline, Relation()).outcome is not Outcome.BROKEN
-    assert _judged(LOSES, run, baseline, _related(run, baseline)).outcome is Outcome.BROKEN
+    assert _judged(LOSES, run, baseline, Relation()).outcome is not RuleResult.BROKEN
+    assert _judged(LOSES, run, baseline, _related(run, baseline)).outcome is RuleResult.BROKEN
 
 
 def test_figures_at_the_mix_are_those_of_compare() -> None:

@@ -21,7 +21,7 @@ from driftscope.analysis.conditions import (
     MAX_NESTING,
     condition_of,
 )
-from driftscope.analysis.gate import Facts, Outcome, holds, judge, rule_of
+from driftscope.analysis.gate import RuleResult, RunFacts, holds, judge, rule_of
 from driftscope.analysis.query.query_engine import DuckDB
 from driftscope.errors import DriftscopeError, UsageError
 
@@ -52,12 +52,12 @@ def _found(name: str) -> bool | None:
     return known[name]
 
 
-FACTS = Facts(
+FACTS = RunFacts(
     run=RUN, baseline=BASELINE, has_finding=_found, countable=frozenset({"k_zero", "no_draft"})
 )
 
 
-def _answer(text: str, facts: Facts = FACTS) -> bool | None:
+def _answer(text: str, facts: RunFacts = FACTS) -> bool | None:
     return holds(rule_of(text).condition, facts, {}, [])
 
 
@@ -168,7 +168,7 @@ def test_no_worse_needs_a_figure_and_a_margin(text: str) -> None:
 
 def test_an_open_comparison_says_how_much_would_decide_it() -> None:
     (judged,) = judge([rule_of("acceptance.mean_length < 2.0")], [("run", _with_requests(50))])
-    assert judged.outcome is Outcome.UNDECIDED
+    assert judged.outcome is RuleResult.UNDECIDED
     times = 9 * 2.04
     assert judged.wanted_requests == pytest.approx(50 * times, rel=0.01), "for a power of 80 %"
     assert judged.line().endswith("919 requests would decide it in four of five recordings")
@@ -183,7 +183,7 @@ def test_what_more_requests_cannot_decide_names_none(text: str) -> None:
     assert judged.wanted_requests is None
 
 
-def _with_requests(requests: int) -> Facts:
+def _with_requests(requests: int) -> RunFacts:
     return replace(FACTS, run={**RUN, "requests": requests})
 
 
@@ -241,7 +241,7 @@ def test_what_does_not_exist_is_named(text: str, said: str) -> None:
 
 def test_a_rule_about_a_baseline_needs_one() -> None:
     with pytest.raises(UsageError, match="--baseline"):
-        _answer("baseline.k > 2", Facts(run=RUN, has_finding=_found))
+        _answer("baseline.k > 2", RunFacts(run=RUN, has_finding=_found))
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_an_estimate_without_an_interval_decides_nothing(text: str) -> None:
         "marginal": [0.8, 0.4],
         "marginal_interval": [{"low": 0.7, "high": 0.9}, None],
     }
-    facts = Facts(run={"acceptance": acceptance}, baseline=BASELINE, has_finding=_found)
+    facts = RunFacts(run={"acceptance": acceptance}, baseline=BASELINE, has_finding=_found)
     assert _answer(text, facts) is None
     assert _answer("acceptance.marginal[0] < 0.95", facts) is True, "this one has an interval"
 

@@ -21,8 +21,8 @@ from benchmarks.calibration.advice import (
     AS_SERVED,
     ASKED,
     TRUTHS,
+    AdviceWorld,
     K,
-    World,
     recorded,
     recorded_on,
     served,
@@ -390,7 +390,9 @@ def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
     assert sums == [at.tokens for at in made.by_depth]
 
 
-WORLD = World(verify=TRUTHS["linear"], rates=np.full(12, 0.7), depth_ms=0.5, weights=AS_SERVED)
+WORLD = AdviceWorld(
+    verify=TRUTHS["linear"], rates=np.full(12, 0.7), depth_ms=0.5, weights=AS_SERVED
+)
 
 
 def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:

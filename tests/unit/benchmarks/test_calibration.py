@@ -10,7 +10,7 @@ from benchmarks.calibration.__main__ import TABLES, main
 from benchmarks.calibration.causes import PARTS, ablated
 from benchmarks.calibration.comparisons import MIXES, false_calls, other_mixes, told_apart
 from benchmarks.calibration.estimates import REPEATED, clustered, coverage, run_of, shared_steps
-from benchmarks.calibration.inside import Relation, related
+from benchmarks.calibration.inside import RelationWorld, related
 from benchmarks.calibration.table import Row
 from driftscope.analysis.statistics.ratio import intervals
 
@@ -30,7 +30,7 @@ def test_an_interval_that_is_too_narrow_is_a_breach() -> None:
 
 def test_a_missed_relation_is_a_breach() -> None:
     figures = {"called": 0.5, "covered": 0.95, "over_true_size": 1.0}
-    row = Row(world="w", figures=figures, truth=Relation(effect=0.3))
+    row = Row(world="w", figures=figures, truth=RelationWorld(effect=0.3))
     (line,) = related.breaches([row], 400)
     assert "called 0.500" in line
 

@@ -14,9 +14,9 @@ from support.hostile.texts import TEXTS
 from support.waiting import no_hang, until
 
 from driftscope.boundary.http_peer import (
+    AnswerLimits,
     BadUrlError,
     Deadline,
-    Limits,
     ServerUrl,
     ask,
     public,
@@ -100,7 +100,7 @@ def test_the_time_left() -> None:
 
 pytestmark = pytest.mark.process
 
-LIMITS = Limits(seconds=0.6, octets=100_000)
+LIMITS = AnswerLimits(seconds=0.6, octets=100_000)
 
 
 def _fits(peer: Peer, asked: Asked) -> None:

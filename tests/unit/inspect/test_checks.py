@@ -43,18 +43,18 @@ from driftscope.inspect.checks.layer_fields import (
     not_promised,
     vllm_models,
 )
-from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.checks.result import CheckLevel, CheckResult, Inspected
 from driftscope.inspect.drafter_classes import row_of
 from driftscope.inspect.inspection import (
     FOR_ANY_DRAFTER,
     FOR_EAGLE1,
     FOR_MTP,
-    Answer,
+    Soundness,
     checks_made,
     inspect_files,
     run_checks,
 )
-from driftscope.inspect.reference.drafter import Drafter, load_target, save_drafter
+from driftscope.inspect.reference.drafter import ReferenceDrafter, load_target, save_drafter
 from driftscope.inspect.trial.drafting import as_served
 from driftscope_lab.trio import trio_path
 
@@ -68,7 +68,7 @@ def _results(drafter: Path, target: Path | None = TARGET) -> dict[str, CheckResu
 
 
 def _bad(results: dict[str, CheckResult]) -> list[str]:
-    return [name for name, result in results.items() if result.level is not Level.NOTE]
+    return [name for name, result in results.items() if result.level is not CheckLevel.NOTE]
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle31"])
@@ -103,7 +103,7 @@ def test_a_wrappers_prefix_is_the_only_mistake_of_a_drafter_that_is_whole(
 ) -> None:
     results = _results(changed(tmp_path / "a", weights=_wrapped(prefix)))
     assert _bad(results) == ["prefixed_names"]
-    assert results["prefixed_names"].level is Level.ERROR
+    assert results["prefixed_names"].level is CheckLevel.ERROR
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_planted_mistake_is_named(name: str, tmp_path: Path) -> None:
     assert name in results, f"found only {list(results)}"
     result = results[name]
     assert result.expected and result.rule and result.there
-    assert result.change or result.level is Level.NOTE
+    assert result.change or result.level is CheckLevel.NOTE
 
 
 NOISE = torch.Generator().manual_seed(5)
@@ -293,7 +293,7 @@ def test_a_wrong_table_of_the_draft_vocabulary_is_named(name: str, tmp_path: Pat
         TABLES[name](state)
 
     results = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))
-    assert results[name].level is Level.ERROR
+    assert results[name].level is CheckLevel.ERROR
 
 
 def test_the_targets_head_is_known_by_the_table_of_the_draft_vocabulary(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_copied_embedding_is_a_note_with_its_size(tmp_path: Path) -> None:
     embedding = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]
     path = changed(tmp_path / "a", weights=_add("embed_tokens.weight", embedding))
     results = _results(path)
-    assert results["embedding_copied"].level is Level.NOTE
+    assert results["embedding_copied"].level is CheckLevel.NOTE
     assert not _bad(results)
 
 
@@ -332,8 +332,8 @@ def test_another_tokenizer_and_another_template_are_named(tmp_path: Path) -> Non
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
     (path / "chat_template.jinja").write_text("{{ messages }}")
     results = _results(path)
-    assert results["tokenizer_differs"].level is Level.ERROR
-    assert results["template_differs"].level is Level.WARNING
+    assert results["tokenizer_differs"].level is CheckLevel.ERROR
+    assert results["template_differs"].level is CheckLevel.WARNING
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TARGET / name, path / name)
     (path / "chat_template.jinja").unlink()
@@ -355,7 +355,7 @@ HIDDEN = 256
 @pytest.fixture
 def drafter(tmp_path: Path) -> Path:
     config = eagle1_config(load_target(trio_path() / "target"))
-    save_drafter(Drafter(config), tmp_path / "drafter")
+    save_drafter(ReferenceDrafter(config), tmp_path / "drafter")
     return tmp_path / "drafter"
 
 
@@ -379,7 +379,7 @@ def _name(drafter: Path, architecture: str) -> None:
 def test_a_whole_checkpoint_has_notes_on_engines_only(drafter: Path) -> None:
     found = _eagle1_results(drafter)
     assert [result.id for result in found] == NOTES
-    assert {result.level for result in found} == {Level.NOTE}
+    assert {result.level for result in found} == {CheckLevel.NOTE}
     assert "EagleLlamaForCausalLM" in found[0].there and "SGLang" in found[0].title
     made = checks_made(Inspected(drafter=open_drafter(str(drafter)), target=None))
     assert made == len(FOR_EAGLE1) + len(FOR_ANY_DRAFTER)
@@ -394,7 +394,7 @@ def test_one_that_names_its_targets_architecture_is_the_same(drafter: Path) -> N
 def test_one_for_sglang_should_have_a_bias_and_may_have_a_head(drafter: Path) -> None:
     _name(drafter, "LlamaForCausalLMEagle")
     found = {eagle1_result.id: eagle1_result for eagle1_result in _eagle1_results(drafter)}
-    assert found["bias_random_in_sglang"].level is Level.WARNING
+    assert found["bias_random_in_sglang"].level is CheckLevel.WARNING
     file = drafter / "model.safetensors"
     state = load_file(file)
     for name, shape in (("fc.bias", (HIDDEN,)), ("lm_head.weight", (1024, HIDDEN))):
@@ -445,7 +445,7 @@ def test_what_vllm_refuses_is_an_error(drafter: Path, name: str) -> None:
     found = {
         eagle1_result.id: eagle1_result
         for eagle1_result in _eagle1_results(drafter)
-        if eagle1_result.level is not Level.NOTE
+        if eagle1_result.level is not CheckLevel.NOTE
     }
     assert found.keys() == {id_}
     assert words in found[id_].there
@@ -482,7 +482,7 @@ def _changed(
 
 def _found(path: Path) -> dict[str, CheckResult]:
     results = run_checks(Inspected(drafter=open_drafter(str(path))))
-    return {result.id: result for result in results if result.level is not Level.NOTE}
+    return {result.id: result for result in results if result.level is not CheckLevel.NOTE}
 
 
 def test_heads_that_vllm_loads_have_no_fault(built: tuple[str, Path]) -> None:
@@ -622,7 +622,7 @@ def test_sglang_reads_no_other_field() -> None:
         assert not found - KNOWN - SGLANG_ALONE.keys() - LLAMA4 - {"__class__"}
 
 
-def _field_results(folder: Path, **fields: object) -> dict[str, Level]:
+def _field_results(folder: Path, **fields: object) -> dict[str, CheckLevel]:
     path = changed(folder / "drafter", config=lambda config: config.update(fields))
     return {result.id: result.level for result in inspect_files(str(path), str(TARGET)).results}
 
@@ -630,39 +630,39 @@ def _field_results(folder: Path, **fields: object) -> dict[str, Level]:
 @pytest.mark.parametrize(
     ("fields", "found"),
     [
-        ({"hidden_act": "gelu"}, {"activation_refused": Level.ERROR}),
-        ({"partial_rotary_factor": 0.5}, {"partial_rotary_differs": Level.WARNING}),
-        ({"rms_norm_eps": 1.0}, {"eps_differs": Level.WARNING}),
-        ({"rms_norm_eps": 1e-6}, {"eps_differs": Level.NOTE}),
+        ({"hidden_act": "gelu"}, {"activation_refused": CheckLevel.ERROR}),
+        ({"partial_rotary_factor": 0.5}, {"partial_rotary_differs": CheckLevel.WARNING}),
+        ({"rms_norm_eps": 1.0}, {"eps_differs": CheckLevel.WARNING}),
+        ({"rms_norm_eps": 1e-6}, {"eps_differs": CheckLevel.NOTE}),
         (
             {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64},
-            {"heads_differ": Level.WARNING},
+            {"heads_differ": CheckLevel.WARNING},
         ),
-        ({"attention_bias": True}, {"missing_tensor": Level.ERROR}),
-        ({"mlp_bias": True}, {"missing_tensor": Level.ERROR}),
-        ({"is_causal": False}, {"fields_not_run": Level.WARNING}),
-        ({"layer_types": ["sliding_attention"]}, {"fields_not_run": Level.WARNING}),
+        ({"attention_bias": True}, {"missing_tensor": CheckLevel.ERROR}),
+        ({"mlp_bias": True}, {"missing_tensor": CheckLevel.ERROR}),
+        ({"is_causal": False}, {"fields_not_run": CheckLevel.WARNING}),
+        ({"layer_types": ["sliding_attention"]}, {"fields_not_run": CheckLevel.WARNING}),
         ({"layer_types": ["full_attention"]}, {}),
-        ({"layer_types": [["full_attention"]]}, {"fields_not_run": Level.WARNING}),
-        ({"tie_word_embeddings": True}, {"field_of_sglang": Level.NOTE}),
-        ({"my_own_field": 3}, {"fields_not_known": Level.NOTE}),
+        ({"layer_types": [["full_attention"]]}, {"fields_not_run": CheckLevel.WARNING}),
+        ({"tie_word_embeddings": True}, {"field_of_sglang": CheckLevel.NOTE}),
+        ({"my_own_field": 3}, {"fields_not_known": CheckLevel.NOTE}),
     ],
 )
-def test_a_field_is_a_result(tmp_path: Path, fields: Config, found: dict[str, Level]) -> None:
+def test_a_field_is_a_result(tmp_path: Path, fields: Config, found: dict[str, CheckLevel]) -> None:
     assert _field_results(tmp_path, **fields) == found
 
 
 @pytest.mark.parametrize(
     ("fields", "found"),
     [
-        ({"index_topk": 16}, {"fields_not_run": Level.WARNING}),
-        ({"hidden_act": "gelu"}, {"activation_refused": Level.ERROR}),
-        ({"my_own_field": 3}, {"fields_not_known": Level.NOTE}),
-        ({"rms_norm_eps": 1.0}, {"eps_differs": Level.WARNING}),
+        ({"index_topk": 16}, {"fields_not_run": CheckLevel.WARNING}),
+        ({"hidden_act": "gelu"}, {"activation_refused": CheckLevel.ERROR}),
+        ({"my_own_field": 3}, {"fields_not_known": CheckLevel.NOTE}),
+        ({"rms_norm_eps": 1.0}, {"eps_differs": CheckLevel.WARNING}),
     ],
 )
 def test_a_field_of_latent_attention_is_a_result(
-    tmp_path: Path, fields: Config, found: dict[str, Level]
+    tmp_path: Path, fields: Config, found: dict[str, CheckLevel]
 ) -> None:
     path = latent_drafter(tmp_path) / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
@@ -672,7 +672,7 @@ def test_a_field_of_latent_attention_is_a_result(
 
 def test_files_alone_are_no_all_clear(tmp_path: Path) -> None:
     inspection = inspect_files(str(changed(tmp_path / "drafter")), str(TARGET))
-    assert inspection.answer is Answer.CANNOT_TELL
+    assert inspection.answer is Soundness.CANNOT_TELL
     assert inspection.conclusion == "No mistake in the files."
 
 

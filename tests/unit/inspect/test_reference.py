@@ -31,7 +31,7 @@ from driftscope.inspect.reference.config import (
     default_aux_layers,
 )
 from driftscope.inspect.reference.drafter import (
-    Drafter,
+    ReferenceDrafter,
     load_drafter,
     load_target,
     save_drafter,
@@ -62,7 +62,7 @@ SIZES = DecoderConfig(
     max_position_embeddings=128,
 )
 LAYER = replace(SIZES, num_hidden_layers=1)
-Pair = tuple[Target, Drafter]
+Pair = tuple[Target, ReferenceDrafter]
 
 
 def random_weights(module: torch.nn.Module, seed: int) -> None:
@@ -75,7 +75,7 @@ def random_weights(module: torch.nn.Module, seed: int) -> None:
 
 def random_pair(config: DrafterConfig) -> Pair:
     """Return a random target and drafter, the same on every call."""
-    target, drafter = Target(SIZES), Drafter(config)
+    target, drafter = Target(SIZES), ReferenceDrafter(config)
     random_weights(target, seed=1)
     random_weights(drafter, seed=2)
     if size := config.draft_vocab_size:
@@ -309,7 +309,7 @@ def normed(x: Tensor, weight: Tensor) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + LAYER.rms_norm_eps).sqrt() * weight
 
 
-def as_fc_reads(drafter: Drafter, aux: Tensor) -> Tensor:
+def as_fc_reads(drafter: ReferenceDrafter, aux: Tensor) -> Tensor:
     """[slots, layers * width] captured states."""
     w, config = drafter.state_dict(), drafter.config
     if config.norm_before_fc:
@@ -320,7 +320,9 @@ def as_fc_reads(drafter: Drafter, aux: Tensor) -> Tensor:
     return aux
 
 
-def layer_over(drafter: Drafter, index: int, embedding: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def layer_over(
+    drafter: ReferenceDrafter, index: int, embedding: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor]:
     """Residual stream [slots, H] behind the layer; what its last slot looks at, mean over heads."""
     config, prefix = drafter.config, "midlayer." if index == 0 else f"layers.{index}."
     w = {k.removeprefix(prefix): v for k, v in drafter.state_dict().items() if k.startswith(prefix)}
@@ -349,7 +351,12 @@ def layer_over(drafter: Drafter, index: int, embedding: Tensor, x: Tensor) -> tu
 
 @torch.no_grad()
 def anew(
-    target: Target, drafter: Drafter, tokens: list[int], prompt_tokens: int, p: int, n_sink: int
+    target: Target,
+    drafter: ReferenceDrafter,
+    tokens: list[int],
+    prompt_tokens: int,
+    p: int,
+    n_sink: int,
 ) -> dict[str, list[float]]:
     """One chain, every slot of every layer computed again at every depth."""
     w, config, edges = drafter.state_dict(), drafter.config, torch.tensor(edges_of(K))

@@ -16,7 +16,7 @@ from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec, write_run
 
 import driftscope
-from driftscope.analysis.gate import Judgement, Outcome, rule_of
+from driftscope.analysis.gate import Judgement, RuleResult, rule_of
 from driftscope.analysis.summary.run_summary import RunFigures
 from driftscope.boundary.json_document import (
     CHECK,
@@ -29,7 +29,13 @@ from driftscope.boundary.json_document import (
     text,
 )
 from driftscope.cli.runs import MainFinding, run_as_dict
-from driftscope.json_report import Report, check_to_json, comparison_to_json, to_dict, to_json
+from driftscope.json_report import (
+    ReportDocument,
+    check_to_json,
+    comparison_to_json,
+    to_dict,
+    to_json,
+)
 from driftscope.json_schema import page, schema_of
 from driftscope.pipeline import Analysis, conclude
 from driftscope.trace.runs import entry_of
@@ -114,7 +120,7 @@ def _refuse(name: str) -> None:
 
 def test_a_document_is_read_back_into_its_record(report: dict[str, Any]) -> None:
     known = json.loads(json.dumps(report))
-    assert plain(TypeAdapter(Report).validate_python(known)).items() <= report.items()
+    assert plain(TypeAdapter(ReportDocument).validate_python(known)).items() <= report.items()
 
 
 def test_the_published_schema_is_current() -> None:
@@ -155,8 +161,8 @@ def test_a_comparison_follows_it(analysis: Analysis) -> None:
     assert content["differences"][0]["differs"] is compared.differences[0].differs
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_judgements_follow_it(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", RuleResult)
+def test_judgements_follow_it(outcome: RuleResult) -> None:
     rule = rule_of("acceptance.mean_length > 2")
     judged = Judgement(rule=rule, run="run", outcome=outcome, values={})
     _valid(json.loads(check_to_json([judged], exit_code=3)), CHECK)

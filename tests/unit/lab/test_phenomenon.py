@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftscope.analysis.figures.attention_drift import Answer
+from driftscope.analysis.figures.attention_drift import DriftAnswer
 from driftscope_lab.phenomenon.evidence import (
     AS_TRAINED,
     FORMS,
-    Recorded,
-    Sums,
+    PromptSums,
+    RecordedDrafter,
     estimate_of,
     judged,
     robustness,
@@ -19,13 +19,13 @@ from driftscope_lab.phenomenon.evidence import (
 SIMULATED, K = 40, 8
 
 
-def sums(rng: np.random.Generator, length: float, sink: np.ndarray) -> Sums:
+def sums(rng: np.random.Generator, length: float, sink: np.ndarray) -> PromptSums:
     """Sums of prompts whose acceptance length and sink mass are about these."""
     rounds = rng.integers(20, 40, SIMULATED).astype(float)
     rate = (length - 1) / K * rng.lognormal(0.0, 0.05, SIMULATED)
     reached = np.tile((rounds * rate)[:, None], (1, K))
     noise = rng.lognormal(0.0, 0.05, (SIMULATED, 1))
-    return Sums(
+    return PromptSums(
         prompts=tuple(f"{at:02d}" for at in range(SIMULATED)),
         rounds=rounds,
         reached=reached,
@@ -37,11 +37,11 @@ def sums(rng: np.random.Generator, length: float, sink: np.ndarray) -> Sums:
 
 
 def recorded(
-    seed: int, perturbed: float, sink: np.ndarray, drift: Answer, trained: float = 3.0
-) -> Recorded:
+    seed: int, perturbed: float, sink: np.ndarray, drift: DriftAnswer, trained: float = 3.0
+) -> RecordedDrafter:
     rng = np.random.default_rng(seed)
     lengths = {form: trained if form == AS_TRAINED else trained * perturbed for form in FORMS}
-    return Recorded(
+    return RecordedDrafter(
         sums={form: sums(rng, length, sink) for form, length in lengths.items()}, drift=drift
     )
 
@@ -61,8 +61,8 @@ def test_a_drafter_of_known_length_and_sink() -> None:
 def test_the_interval_of_robustness_holds_the_truth_as_often_as_it_says() -> None:
     held = 0
     for seed in range(200):
-        first = recorded(seed, 0.7, STAYS, Answer.DRIFT).sums
-        second = recorded(1000 + seed, 0.84, STAYS, Answer.DRIFT).sums
+        first = recorded(seed, 0.7, STAYS, DriftAnswer.DRIFT).sums
+        second = recorded(1000 + seed, 0.84, STAYS, DriftAnswer.DRIFT).sums
         ratio = robustness(first, second)
         held += ratio.low < 1.2 < ratio.high
     # 95 % of 200 within three standard errors
@@ -71,27 +71,28 @@ def test_the_interval_of_robustness_holds_the_truth_as_often_as_it_says() -> Non
 
 def test_all_criteria_are_met_by_the_published_pattern_and_none_by_twins() -> None:
     published = judged(
-        recorded(1, 0.6, FALLS, Answer.DRIFT), recorded(2, 0.95, STAYS, Answer.NO_DRIFT)
+        recorded(1, 0.6, FALLS, DriftAnswer.DRIFT), recorded(2, 0.95, STAYS, DriftAnswer.NO_DRIFT)
     )
     assert [one.met for one in published] == [True, True, True]
     twins = judged(
-        recorded(3, 0.8, STAYS, Answer.CANNOT_TELL), recorded(4, 0.8, STAYS, Answer.NO_DRIFT)
+        recorded(3, 0.8, STAYS, DriftAnswer.CANNOT_TELL),
+        recorded(4, 0.8, STAYS, DriftAnswer.NO_DRIFT),
     )
     assert [one.met for one in twins] == [False, False, False]
 
 
 def test_a_sink_that_was_never_there_is_not_lost() -> None:
     weak = FALLS / 10
-    sink = judged(recorded(5, 0.6, weak, Answer.DRIFT), recorded(6, 0.95, STAYS, Answer.NO_DRIFT))[
-        0
-    ]
+    sink = judged(
+        recorded(5, 0.6, weak, DriftAnswer.DRIFT), recorded(6, 0.95, STAYS, DriftAnswer.NO_DRIFT)
+    )[0]
     assert not sink.met
     assert "has 0.05" in sink.figures
 
 
 def test_prompts_without_rounds_in_a_form_are_left_out_of_every_form() -> None:
-    first = recorded(7, 0.7, STAYS, Answer.DRIFT).sums
-    second = recorded(8, 0.84, STAYS, Answer.DRIFT).sums
+    first = recorded(7, 0.7, STAYS, DriftAnswer.DRIFT).sums
+    second = recorded(8, 0.84, STAYS, DriftAnswer.DRIFT).sums
     kept = first[AS_TRAINED].prompts[3:]
     part = {form: sums.of(kept) for form, sums in first.items()}
     assert robustness(part, second) == robustness(

@@ -22,12 +22,12 @@ from driftscope_lab.training.text import (
     padded,
     read_conversations,
 )
-from driftscope_lab.training.text import Conversation as TrainingConversation
+from driftscope_lab.training.text import TokenizedConversation as TrainingConversation
 from driftscope_lab.training.train import main
 from driftscope_lab.training.train_drafters import (
     DrafterRecipe,
     Progress,
-    Text,
+    TrainingText,
     drafter_configs,
     train_drafters,
 )
@@ -206,7 +206,7 @@ def target() -> Target:
 def trained(folder: Path, steps: int = 4) -> list[bytes]:
     model, recipe = target(), DrafterRecipe(steps=4, tokens_per_step=160, depths=3, check_every=4)
     models = drafter_configs(model, (1, 2, 3), len(VOCABULARY))
-    text = Text(training=conversations(24), held_out=conversations(6, seed=5))
+    text = TrainingText(training=conversations(24), held_out=conversations(6, seed=5))
     recipe = replace(recipe, log_every=1)
     log = Progress(folder / "training.jsonl")
     train_drafters(model, text, models, recipe, folder, log, vocabulary=VOCABULARY)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.trace.control import CONTROL, Change, ControlValueError, ask, read_control
+from driftscope.trace.control import CONTROL, ControlValueError, ProbeChange, ask, read_control
 from driftscope.trace.status import Status, read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.control import Control
@@ -45,7 +45,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def test_the_file_is_followed_and_the_status_says_so_on_an_idle_engine(parts: Parts) -> None:
-    asked = ask(parts.run, Change(recording=False, every=8, labels=("a",)))
+    asked = ask(parts.run, ProbeChange(recording=False, every=8, labels=("a",)))
     parts.until(lambda: parts.status().control.get("revision") == asked.revision)
     assert (parts.sampler.recording, parts.sampler.every) == (False, 8)
     assert parts.selection.labels == ("a",)
@@ -66,7 +66,7 @@ def test_a_file_that_is_wrong_is_counted_once_and_shown(parts: Parts) -> None:
     assert status.errors == {"control": len(texts)}
     assert CONTROL in (status.first_error or "")
     assert (parts.sampler.every, parts.sampler.recording) == (1, True)
-    ask(parts.run, Change(every=3))
+    ask(parts.run, ProbeChange(every=3))
     parts.until(lambda: parts.sampler.every == 3)
 
 
@@ -74,32 +74,37 @@ def test_a_change_reaches_all_processes_of_the_run(parts: Parts) -> None:
     core = TraceWriter(parts.run, source="engine0-2")
     selection = RequestSelection()
     Control(parts.run, core, selection).watch()
-    ask(parts.run, Change(every=3))
+    ask(parts.run, ProbeChange(every=3))
     parts.until(lambda: parts.sampler.every == 3)
-    ask(parts.run, Change(labels=("a",)))
+    ask(parts.run, ProbeChange(labels=("a",)))
     parts.until(lambda: selection.labels == ("a",) == parts.selection.labels)
-    assert read_control(parts.run).change == Change(every=3, labels=("a",))
+    assert read_control(parts.run).change == ProbeChange(every=3, labels=("a",))
     core.close()
     assert [s.recording for s in read_statuses(parts.run)] == [None, True]
 
 
 def test_stop_and_start(parts: Parts) -> None:
-    parts.control.apply(Change(recording=False, every=4, labels=("a", "a", "b")))
+    parts.control.apply(ProbeChange(recording=False, every=4, labels=("a", "a", "b")))
     assert (parts.sampler.recording, parts.sampler.every) == (False, 4)
-    parts.control.apply(Change(recording=True))
+    parts.control.apply(ProbeChange(recording=True))
     assert parts.sampler.recording and parts.selection.labels == ("a", "a", "b")
 
 
 def test_a_budget_that_cannot_be_kept_changes_nothing(parts: Parts) -> None:
     rank = Control(parts.run, parts.writer, parts.selection, None, governed=False)
     with pytest.raises(ControlValueError, match="not available with tensor parallelism"):
-        rank.apply(Change(budget=0.01, labels=("a",)))
+        rank.apply(ProbeChange(budget=0.01, labels=("a",)))
     assert parts.selection.labels == ()
 
 
 def test_the_file_holds_all_that_was_asked_for(tmp_path: Path) -> None:
-    for change in (Change(every=2), Change(labels=("a",)), Change(budget=0.1), Change(labels=())):
+    for change in (
+        ProbeChange(every=2),
+        ProbeChange(labels=("a",)),
+        ProbeChange(budget=0.1),
+        ProbeChange(labels=()),
+    ):
         asked = ask(tmp_path, change)
     assert asked.revision == 4
-    assert read_control(tmp_path).change == Change(budget=0.1, labels=())
+    assert read_control(tmp_path).change == ProbeChange(budget=0.1, labels=())
     assert [path.name for path in tmp_path.iterdir()] == [CONTROL]

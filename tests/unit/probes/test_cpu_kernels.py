@@ -29,7 +29,7 @@ from driftscope_probes.cpu_kernels import (
 )
 from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.torch_masses import Chains, masses
+from driftscope_probes.torch_masses import ChainSlots, masses
 from driftscope_probes.vllm.drafter import CpuAttnKeys
 
 pytest.importorskip("numba")
@@ -164,7 +164,7 @@ class Situation:
         )
 
     @property
-    def chains(self) -> Chains:
+    def chains(self) -> ChainSlots:
         more = {"ahead": self.ahead, "causal": self.causal, "seen": 8}
         return on_host(chains_of(self.k, (40, 7, 63), (30, 9, 63), self.sinks, **more))
 

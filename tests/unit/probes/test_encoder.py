@@ -18,7 +18,7 @@ from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import MASSES
 from driftscope_probes import encoder as encoder_module
-from driftscope_probes.buffers import NO_MARKS, ChainBuffers, HostRing, Landing, Layout, Marks
+from driftscope_probes.buffers import NO_MARKS, ChainBuffers, DeviceMarks, HostRing, Landing, Layout
 from driftscope_probes.encoder import END, ChainEncoder, CostFeedback, EncoderOptions
 from driftscope_probes.engine import NO_LENGTHS, DraftStep
 from driftscope_probes.sampler import AIM, LEAST_RATE, SEEN, Sampler
@@ -311,10 +311,10 @@ def test_times_on_the_device_lie_between_marks(encoder: ChainEncoder) -> None:
             assert later.reached, "read before the device was there"
             return float(later.ms - self.ms)
 
-    marks = Marks([Event(ms=ms) for ms in (1.0, 3.5, 4.0)])
+    marks = DeviceMarks([Event(ms=ms) for ms in (1.0, 3.5, 4.0)])
     (step,) = _steps(encoder, _finished(_step(False), marks=marks))
     assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, 0.0005)
-    marks = Marks([Event(ms=ms) for ms in (1.0, 3.5)])
+    marks = DeviceMarks([Event(ms=ms) for ms in (1.0, 3.5)])
     (step,) = _steps(encoder, _finished(_step(False), recorded=False, marks=marks))
     assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, None)
 
@@ -453,7 +453,7 @@ class Engine:
             lengths=NO_LENGTHS,
             k=4,
             capture=_captured() if recorded else None,
-            marks=Marks([Event(at_s) for at_s in marks]),
+            marks=DeviceMarks([Event(at_s) for at_s in marks]),
             rate=1.0,
             requests=1,
             step_s=ended - begun,

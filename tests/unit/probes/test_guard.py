@@ -200,7 +200,7 @@ MAY_WAIT = {
         "vllm/runner_v2": "admitted_drafts",
     },
     "on the writer's thread": {
-        "buffers": "Landing.failed Landing.spent_s Landing.take Marks.between",
+        "buffers": "Landing.failed Landing.spent_s Landing.take DeviceMarks.between",
     },
 }
 """Reason why a call waits for nothing -> module -> functions with such calls."""
@@ -209,7 +209,7 @@ OF_REQUESTS = re.compile(
 )
 """Names of what there is one of for each request."""
 MAY_LOOP = {
-    "in one recorded step of sixteen": {"near_misses": "NearMisses.verified"},
+    "in one recorded step of sixteen": {"near_misses": "KeptLogits.verified"},
     "on the writer's thread": {"step_record": "step_rows"},
     "over passes whose scores fit into memory": {"meter": "Meter._layer Meter.slot_weights"},
 }

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from driftscope_probes.engine import DraftStep, Verification
-from driftscope_probes.near_misses import MOST_LOGITS, NearMisses, _measured
+from driftscope_probes.near_misses import MOST_LOGITS, KeptLogits, _measured
 from driftscope_probes.step_record import Capture
 
 B, K, V = 4, 3, 40
@@ -55,7 +55,7 @@ def step() -> Verification:
 def _measure(
     step: Verification, logits: torch.Tensor, drafts: torch.Tensor, *, by_request: bool = False
 ) -> np.ndarray:
-    near, capture = NearMisses(_drafter()), _capture()
+    near, capture = KeptLogits(_drafter()), _capture()
     near.begin(wanted=True)
     for one in [logits.transpose(0, 1).flatten(0, 1)] if by_request else logits:
         near.keep(one)
@@ -130,7 +130,7 @@ def test_greedy_requests_exclude_nothing(step: Verification) -> None:
 
 
 def test_logits_that_change_are_copied_and_too_many_are_not_kept() -> None:
-    near, logits = NearMisses(_drafter(samples=True)), torch.zeros(B, V)
+    near, logits = KeptLogits(_drafter(samples=True)), torch.zeros(B, V)
     near.begin(wanted=True)
     near.keep(logits)
     logits += 1.0
@@ -141,7 +141,7 @@ def test_logits_that_change_are_copied_and_too_many_are_not_kept() -> None:
 
 
 def test_an_unwanted_chain_and_one_that_was_drafted_over_wait_for_nothing() -> None:
-    near = NearMisses(_drafter())
+    near = KeptLogits(_drafter())
     near.begin(wanted=False)
     near.keep(torch.zeros(B, V))
     near.drafted(_capture(), None)

@@ -49,7 +49,7 @@ from driftscope_probes.sink_search import (
     SinkSearch,
     SinkSet,
 )
-from driftscope_probes.torch_masses import Chains, Score, at_once, masses, slot_weights
+from driftscope_probes.torch_masses import ChainSlots, Score, at_once, masses, slot_weights
 from driftscope_probes.vllm.schedule import VllmSchedules
 
 TOLERANCE = 1e-5
@@ -101,7 +101,7 @@ class Queries:
             sinks=torch.linspace(-1.0, 2.0, self.heads) if self.bias else None,
         )
 
-    def chains(self) -> Chains:
+    def chains(self) -> ChainSlots:
         seen = min(*self.prompts, *(position + 1 for position in self.positions))
         return chains_of(self.depths, self.positions, self.prompts, self.sink_slots, seen=seen)
 

@@ -23,7 +23,7 @@ from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.drafter import AttentionKind, Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.torch_masses import Chains, Score, masses
+from driftscope_probes.torch_masses import ChainSlots, Score, masses
 from driftscope_probes.triton_kernels import Captures, TritonKernels
 from driftscope_probes.triton_masses import paged_masses
 
@@ -458,7 +458,7 @@ class Paged:
     """Largest chain length of the run, which the bins by distance are made for."""
 
     @property
-    def chains(self) -> Chains:
+    def chains(self) -> ChainSlots:
         return chains_of(self.k, self.positions, self.prompts, self.sink_slots)
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -17,7 +17,7 @@ from support.waiting import free_port, until
 from driftscope.errors import TelemetryError
 from driftscope.telemetry.engine import EngineTelemetry, WorkerTelemetry, identity_of, model_label
 from driftscope.telemetry.instruments import SCHEMA_URL
-from driftscope.telemetry.settings import OTLP, PROMETHEUS, Settings, settings_from
+from driftscope.telemetry.settings import OTLP, PROMETHEUS, ExportSettings, settings_from
 from driftscope.trace.manifest import Model
 from driftscope.trace.records import RequestRow, Row, VerifyRow
 from driftscope.trace.writer import TraceWriter, WriterOptions
@@ -79,7 +79,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
 
 
-def settings(url: str, **more: str) -> Settings:
+def settings(url: str, **more: str) -> ExportSettings:
     found = settings_from({OTLP: url, **FAST, **more})
     assert found is not None
     return found
@@ -91,7 +91,7 @@ class Engine:
     def __init__(
         self,
         run: Path,
-        telemetry: Settings,
+        telemetry: ExportSettings,
         spec: Spec = SPEC,
         *,
         engine_name: str = "vllm",

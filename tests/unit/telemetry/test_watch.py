@@ -16,7 +16,7 @@ from support.runs import Spec, manifest, rows, write_run
 from support.waiting import free_port, no_hang, until
 from typer.testing import CliRunner
 
-from driftscope.boundary.http_peer import Limits
+from driftscope.boundary.http_peer import AnswerLimits
 from driftscope.cli.app import app
 from driftscope.errors import NotATraceError, TelemetryError, UnknownKindError, UsageError
 from driftscope.pipeline import summarise
@@ -303,7 +303,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LIMITS", Limits(seconds=SECONDS, octets=watch.LIMITS.octets))
+    monkeypatch.setattr(watch, "LIMITS", AnswerLimits(seconds=SECONDS, octets=watch.LIMITS.octets))
 
 
 @pytest.mark.parametrize("behaviour", sorted(METRICS.keys() - TAME - OF_ANY_PEER))

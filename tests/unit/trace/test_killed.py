@@ -21,7 +21,7 @@ from support.runs import Spec, manifest, verify
 from driftscope.analysis.query.record_views import open_run, queried
 from driftscope.boundary.files import LEFTOVER_S, PARTIAL
 from driftscope.errors import NotATraceError, TraceError
-from driftscope.trace.control import Change, ask, read_control
+from driftscope.trace.control import ProbeChange, ask, read_control
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace
 from driftscope.trace.schema import to_batch
@@ -271,12 +271,12 @@ def test_requests_to_a_probe_that_come_at_once_are_all_kept(run: Path) -> None:
     """Each has a revision of its own, and the file holds what all of them asked for."""
     turns, start = 5, threading.Barrier(3)
     changes = [
-        Change(recording=False),
-        Change(every=7),
-        Change(labels=("a", "b")),
+        ProbeChange(recording=False),
+        ProbeChange(every=7),
+        ProbeChange(labels=("a", "b")),
     ]
 
-    def request(change: Change) -> list[int]:
+    def request(change: ProbeChange) -> list[int]:
         start.wait(10)
         return [ask(run, change).revision for _ in range(turns)]
 
@@ -285,4 +285,4 @@ def test_requests_to_a_probe_that_come_at_once_are_all_kept(run: Path) -> None:
     assert sorted(revisions) == list(range(1, len(changes) * turns + 1))
     asked = read_control(run)
     assert asked.revision == len(revisions)
-    assert asked.change == Change(recording=False, every=7, labels=("a", "b"))
+    assert asked.change == ProbeChange(recording=False, every=7, labels=("a", "b"))

@@ -24,8 +24,8 @@ from driftscope.trace.runs import (
     alive,
     beyond,
     entry_of,
-    found,
     remove,
+    resolve_run,
     runs_of,
     search,
 )
@@ -85,11 +85,11 @@ def test_an_engine_that_ended_before_its_drafter_was_loaded(tmp_path: Path) -> N
     entry = entry_of(run)
     assert (entry.state, entry.manifest, entry.rounds) == (RunState.NEVER_BEGAN, None, None)
     with pytest.raises(NotATraceError, match="no server got as far as loading its models"):
-        found(run)
+        resolve_run(run)
     leave_fault(run, StartFault(kind="drafter", reason="no such drafter", source="worker0-1"))
     assert entry_of(run).problem == "no such drafter"
     with pytest.raises(NotATraceError, match="the server recorded nothing: no such drafter"):
-        found(run)
+        resolve_run(run)
     assert runs_of([tmp_path]) == (run,)
     remove(run)
     assert not run.exists()
@@ -132,14 +132,14 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_latest_is_the_newest_run_of_a_probe(runs: Path) -> None:
-    assert found(Path("latest")) == Path("driftscope-runs/new")
-    assert found(runs / "latest") == runs / "new"
-    assert found(runs / "old") == runs / "old"
+    assert resolve_run(Path("latest")) == Path("driftscope-runs/new")
+    assert resolve_run(runs / "latest") == runs / "new"
+    assert resolve_run(runs / "old") == runs / "old"
 
 
 def test_a_missing_run_names_its_neighbours_and_the_start_that_failed(runs: Path) -> None:
     with pytest.raises(NotATraceError, match=r"has not loaded its models.*/new") as refused:
-        found(runs / "missing")
+        resolve_run(runs / "missing")
     assert "no such directory" in str(refused.value)
 
 
@@ -303,10 +303,10 @@ def test_ranks_join_to_what_one_rank_would_have_recorded(
     assert [p for p in several.problems if "still recording" not in p] == []
     assert several.draft.schema == one.draft.schema
     for name in one.draft.column_names:
-        found, wanted = (t.draft.column(name).to_pylist() for t in (several, one))
-        if found != wanted:  # NaN, and means of means
-            assert [v is None for v in found] == [v is None for v in wanted], name
-            known = [[v for v in values if v is not None] for values in (found, wanted)]
+        resolve_run, wanted = (t.draft.column(name).to_pylist() for t in (several, one))
+        if resolve_run != wanted:  # NaN, and means of means
+            assert [v is None for v in resolve_run] == [v is None for v in wanted], name
+            known = [[v for v in values if v is not None] for values in (resolve_run, wanted)]
             numbers = [np.array(v, dtype=np.float64) for v in known]
             assert np.allclose(*numbers, rtol=2e-5, atol=1e-5, equal_nan=True), name
 

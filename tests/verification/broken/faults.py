@@ -14,7 +14,7 @@ from support.reference_engine import ReferenceRun
 from torch import Tensor, nn
 
 from driftscope.inspect.reference.drafter import (
-    Drafter,
+    ReferenceDrafter,
     load_drafter,
     load_target,
     save_drafter,
@@ -41,7 +41,7 @@ class Fault:
     """Changes the drafter's weights before they are loaded."""
     target: Callable[[Target], None] | None = None
     """Changes the target before it is loaded."""
-    engine: Callable[[Drafter], None] | None = None
+    engine: Callable[[ReferenceDrafter], None] | None = None
     """Changes the loaded drafter, so that the engine deviates from the config."""
 
 
@@ -71,7 +71,7 @@ def healthy_models(folder: Path, name: str) -> tuple[Path, Path]:
     return target, drafter
 
 
-def _fewer(drafter: Drafter) -> Drafter:
+def _fewer(drafter: ReferenceDrafter) -> ReferenceDrafter:
     """Return the drafter with a vocabulary of its own: the tokens that the held-out texts use
     most."""
     seen = Counter(token for prompt in load_prompts() for token in encode(prompt.in_distribution))
@@ -96,7 +96,7 @@ def _d2t(change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], No
     return edit
 
 
-def _own_embedding(drafter: Drafter) -> None:
+def _own_embedding(drafter: ReferenceDrafter) -> None:
     """Give the drafter an untrained embedding of its own, instead of sharing the target's."""
     layer = drafter.config.layer
     drafter.config = replace(drafter.config, target_hidden_size=layer.hidden_size)
@@ -115,11 +115,11 @@ class _Interleaved(Rotary):
         return torch.stack(turned.chunk(2, -1), -1).flatten(-2)
 
 
-def _rope_interleaved(drafter: Drafter) -> None:
+def _rope_interleaved(drafter: ReferenceDrafter) -> None:
     drafter.rotary = _Interleaved(drafter.config.layer)
 
 
-def _norm_output_not_applied(drafter: Drafter) -> None:
+def _norm_output_not_applied(drafter: ReferenceDrafter) -> None:
     drafter.config = replace(drafter.config, norm_output=False)
 
 

@@ -32,13 +32,13 @@ from support.reference_engine import generate
 
 from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope.inspect.checkpoints import open_target
-from driftscope.inspect.inspection import Answer
+from driftscope.inspect.inspection import Soundness
 from driftscope.inspect.reference.config import PAD_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target, save_drafter
 from driftscope.inspect.trial.trial import Bench
 from driftscope_lab.training.text import Batch
-from driftscope_lab.training.train_drafters import Teacher, draft_loss
-from driftscope_lab.trio import Prompt, encode, load_prompts, trio_path
+from driftscope_lab.training.train_drafters import TrainingTarget, draft_loss
+from driftscope_lab.trio import TrioPrompt, encode, load_prompts, trio_path
 from verification.inspected.plants import EAGLE3, EAGLE31, stored
 from verification.inspected.table import Row, inspected
 
@@ -57,7 +57,7 @@ STEPS = 12
 """Steps of training: enough to move every weight, few enough for a CPU."""
 
 
-def _text_of(prompts: Sequence[Prompt]) -> torch.Tensor:
+def _text_of(prompts: Sequence[TrioPrompt]) -> torch.Tensor:
     """Return rows [prompts, LENGTH] of prompts with the target's answers."""
     target, drafter = load_target(trio_path() / "target"), load_drafter(trio_path() / EAGLE31)
     made = []
@@ -92,7 +92,7 @@ def _with_training(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Pa
     for _ in range(STEPS):
         ids = rows[torch.randperm(len(rows), generator=generator)[:ROWS]]
         batch = Batch(ids=ids, counted=ids != PAD_ID)
-        teaching = Teacher(target, drafter.config.aux_layers, None).teach(batch)
+        teaching = TrainingTarget(target, drafter.config.aux_layers, None).teach(batch)
         loss = draft_loss(drafter, factors, teaching, depths=DEPTHS, decay=DECAY).loss
         optimizer.zero_grad()
         loss.backward()
@@ -222,7 +222,7 @@ def line(group: Sequence[Row]) -> str:
         group[0].name,
         str(len(group)),
         f"{min(lengths):.2f} to {max(lengths):.2f}",
-        str(sum(row.answer is not Answer.NOT_COMPARED for row in group)),
+        str(sum(row.answer is not Soundness.NOT_COMPARED for row in group)),
         ", ".join(f"{name} ({count})" for name, count in found.items()) or "nothing",
     )
     return f"| {' | '.join(cells)} |"
@@ -230,7 +230,7 @@ def line(group: Sequence[Row]) -> str:
 
 def verdict(made: Sequence[Row]) -> tuple[str, bool]:
     """Return the sentence about all drafters, and whether the bound holds."""
-    alarms = sum(row.answer is not Answer.NOT_COMPARED for row in made)
+    alarms = sum(row.answer is not Soundness.NOT_COMPARED for row in made)
     most = exact_interval(alarms, len(made)).high
     holds = alarms <= MOST_ALARMS * len(made)
     return (

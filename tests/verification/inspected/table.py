@@ -24,8 +24,8 @@ from support.checkpoints import TARGET, changed
 from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
-from driftscope.inspect.checks.result import Level
-from driftscope.inspect.inspection import Answer, Inspection, inspect_files
+from driftscope.inspect.checks.result import CheckLevel
+from driftscope.inspect.inspection import Inspection, Soundness, inspect_files
 from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope.inspect.trial.verdict import LOST_BELOW, best_repair, verdict
@@ -53,7 +53,7 @@ class Row:
     ids: tuple[str, ...]
     """Errors and warnings, errors first."""
     notes: tuple[str, ...]
-    answer: Answer
+    answer: Soundness
     named: bool
     trial: Trial | None
     files_s: float
@@ -102,7 +102,7 @@ def _row(
     run_s: float,
 ) -> Row:
     ids, notes = (
-        tuple(one.id for one in inspection.results if (one.level is Level.NOTE) is note)
+        tuple(one.id for one in inspection.results if (one.level is CheckLevel.NOTE) is note)
         for note in (False, True)
     )
     return Row(
@@ -197,9 +197,9 @@ def main() -> None:
                 rows.append(row)
                 print(line(row), flush=True)
             named = sum(row.named for row in rows)
-            clear = [row for row in rows if row.answer in (Answer.SOUND, Answer.NOT_COMPARED)]
+            clear = [row for row in rows if row.answer in (Soundness.SOUND, Soundness.NOT_COMPARED)]
             costly = sum((loses(row) or 0) > 1 - LOST_BELOW for row in clear)
-            sound = sum(row.answer is Answer.SOUND for row in rows)
+            sound = sum(row.answer is Soundness.SOUND for row in rows)
             counts.append(
                 f"{kind}: {len(rows)}, {named} named, {len(clear)} with nothing wrong found, of "
                 f"which {costly} lose more than a tenth, {sound} called sound"

@@ -25,7 +25,7 @@ from driftscope.analysis.figures.rounds import grouped
 from driftscope.analysis.figures.verified_chains import BANDS, answers, chain_sample, relations
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.statistics.changes import LEAST
-from driftscope.analysis.statistics.strata import Answer
+from driftscope.analysis.statistics.strata import AssociationAnswer
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import UsageError
 from driftscope.findings.finding import Trust
@@ -345,11 +345,15 @@ def _row(request: int, position: int, accepted: int, own: np.ndarray) -> dict[st
     return row
 
 
-@pytest.mark.parametrize(("effect", "answer"), [(-0.5, Answer.LESS), (0.5, Answer.MORE)])
-def test_the_mass_of_the_query_that_proposed_a_token_counts(effect: float, answer: Answer) -> None:
+@pytest.mark.parametrize(
+    ("effect", "answer"), [(-0.5, AssociationAnswer.LESS), (0.5, AssociationAnswer.MORE)]
+)
+def test_the_mass_of_the_query_that_proposed_a_token_counts(
+    effect: float, answer: AssociationAnswer
+) -> None:
     own, growth = relations(_chains(effect), DEPTHS)
     assert (own.measure, growth.measure) == (SELF.name, GROWTH.name)
-    assert answers([own, growth]) == (answer, Answer.CANNOT_TELL)
+    assert answers([own, growth]) == (answer, AssociationAnswer.CANNOT_TELL)
     assert own.alone is not None and own.beyond_confidence is not None
     assert own.alone.sd == pytest.approx(0.05, rel=0.05)
     assert own.beyond_confidence.per_sd == pytest.approx(own.alone.per_sd)

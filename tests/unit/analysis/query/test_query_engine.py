@@ -25,8 +25,8 @@ from support.hostile.texts import folder_names
 from driftscope.analysis.query.query_engine import (
     ABANDONED_S,
     DuckDB,
-    Files,
     Scratch,
+    ViewFiles,
     usable_cores,
 )
 from driftscope.analysis.query.row_filters import noted_updates, served_updates
@@ -43,8 +43,8 @@ def engine() -> Iterator[DuckDB]:
         yield engine
 
 
-def _files(*paths: Path) -> Files:
-    return Files(paths=paths, columns=COLUMNS, constant={})
+def _files(*paths: Path) -> ViewFiles:
+    return ViewFiles(paths=paths, columns=COLUMNS, constant={})
 
 
 def _written(folder: Path, label: str) -> Path:

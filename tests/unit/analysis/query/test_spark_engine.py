@@ -18,7 +18,7 @@ from support.analyses import assert_same
 from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.conditions import condition_of
-from driftscope.analysis.query.query_engine import DuckDB, Files
+from driftscope.analysis.query.query_engine import DuckDB, ViewFiles
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -110,7 +110,7 @@ def test_a_path_is_literal_whatever_the_folder_is_called(
     for path, accepted in zip(paths, (1, 2), strict=True):
         path.parent.mkdir()
         pq.write_table(pa.table({"accepted": [accepted]}, schema), path)
-    files = Files(paths=(paths[0],), columns={"accepted": pa.int64()}, constant={})
+    files = ViewFiles(paths=(paths[0],), columns={"accepted": pa.int64()}, constant={})
     spark.admit(files.paths)
     spark.view("literal", [files], schema)
     found = spark.rows(ibis.table({"accepted": "int64"}, name="literal"))
@@ -148,7 +148,7 @@ def test_texts_and_conditions_mean_the_same(spark: Any) -> None:
 
 
 def test_what_spark_cannot_do_is_one_line(spark: Any, tmp_path: Path) -> None:
-    missing = Files(paths=(tmp_path / "no.parquet",), columns={"a": pa.int64()}, constant={})
+    missing = ViewFiles(paths=(tmp_path / "no.parquet",), columns={"a": pa.int64()}, constant={})
     with pytest.raises(DamagedTraceError, match=r"no\.parquet") as caught:
         spark.view("missing", [missing], pa.schema([("a", pa.int64())]))
     assert len(str(caught.value).splitlines()) == 1

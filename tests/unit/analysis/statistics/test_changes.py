@@ -18,7 +18,7 @@ from driftscope.analysis.statistics.changes import (
     ORDERS,
     STRETCH_BY_CHANCE,
     Lifetimes,
-    Requests,
+    RequestSeries,
     cells,
     duration_quantile,
     fisher,
@@ -36,16 +36,16 @@ from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 pytestmark = pytest.mark.slow
 
 
-def _requests(values: np.ndarray, cluster: np.ndarray | None = None) -> Requests:
+def _requests(values: np.ndarray, cluster: np.ndarray | None = None) -> RequestSeries:
     n = len(values)
-    return Requests(
+    return RequestSeries(
         tokens=values,
         rounds=np.ones(n),
         cluster=np.arange(n) if cluster is None else cluster,
     )
 
 
-def _p(requests: Requests) -> float:
+def _p(requests: RequestSeries) -> float:
     found = largest_split(requests, np.random.RandomState(1))
     assert found is not None
     return found.p

@@ -199,9 +199,9 @@ def _normal(rate: float, n: int) -> Interval:
 
 @pytest.mark.parametrize("end", [math.nan, math.inf, -math.inf])
 def test_an_interval_has_finite_ends(end: float) -> None:
-    assert Interval.of(end, 1.0) is None
-    assert Interval.of(0.0, end) is None
-    assert Interval.of(0.0, 1.0) == Interval(low=0.0, high=1.0)
+    assert Interval.between(end, 1.0) is None
+    assert Interval.between(0.0, end) is None
+    assert Interval.between(0.0, 1.0) == Interval(low=0.0, high=1.0)
 
 
 def test_intervals_are_made_in_one_place() -> None:

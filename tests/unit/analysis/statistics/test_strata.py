@@ -7,8 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.calibration.inside import RELATIONS, Relation, related_rows
-from driftscope.analysis.statistics.strata import Answer, Halves, association, within_requests
+from benchmarks.calibration.inside import RELATIONS, RelationWorld, related_rows
+from driftscope.analysis.statistics.strata import (
+    AssociationAnswer,
+    Halves,
+    association,
+    within_requests,
+)
 
 RANDOM = np.random.default_rng(5)
 
@@ -71,7 +76,7 @@ def test_one_request_shows_no_spread() -> None:
 
 def test_comparing_the_requests_would_call_it_every_time() -> None:
     """Hard prompts have a larger measure and less acceptance in these runs."""
-    rows = related_rows(Relation(), 1)[0]
+    rows = related_rows(RelationWorld(), 1)[0]
     requests = np.unique(rows.cluster)
     means = np.array([[v[rows.cluster == r].mean() for v in (rows.x, rows.y)] for r in requests])
     assert np.corrcoef(means.T)[0, 1] < -0.8
@@ -80,11 +85,11 @@ def test_comparing_the_requests_would_call_it_every_time() -> None:
 def test_a_relation_is_found() -> None:
     found = association(related_rows(RELATIONS["an effect"], 1)[0])
     assert found is not None
-    assert found.answer() is Answer.LESS
+    assert found.answer() is AssociationAnswer.LESS
 
 
 def test_the_estimate_is_that_of_a_regression_with_a_dummy_for_each_stratum() -> None:
-    rows = related_rows(Relation(requests=12, rounds=30, effect=-0.3), 3)[0]
+    rows = related_rows(RelationWorld(requests=12, rounds=30, effect=-0.3), 3)[0]
     found = association(rows)
     assert found is not None
     varies = np.array([np.ptp(rows.x[rows.stratum == s]) > 0 for s in rows.stratum])
@@ -95,13 +100,15 @@ def test_the_estimate_is_that_of_a_regression_with_a_dummy_for_each_stratum() ->
     assert found.rows == varies.sum()
 
 
-@pytest.mark.parametrize("world", [Relation(requests=9), Relation(requests=10, rounds=1)], ids=str)
-def test_too_little_data_gives_no_estimate(world: Relation) -> None:
+@pytest.mark.parametrize(
+    "world", [RelationWorld(requests=9), RelationWorld(requests=10, rounds=1)], ids=str
+)
+def test_too_little_data_gives_no_estimate(world: RelationWorld) -> None:
     assert association(related_rows(world, 1)[0]) is None
 
 
 def test_a_measure_that_hardly_moves_gives_no_estimate() -> None:
-    rows = related_rows(Relation(), 1)[0]
+    rows = related_rows(RelationWorld(), 1)[0]
     assert association(replace(rows, x=1e-4 * rows.x), least_sd=0.005) is None
 
 

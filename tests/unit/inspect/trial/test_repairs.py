@@ -31,7 +31,7 @@ from verification.zoo.mtp import KIMI
 
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
-from driftscope.inspect.checks.result import Level
+from driftscope.inspect.checks.result import CheckLevel
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.files import read_config
 from driftscope.inspect.inspection import inspect_files
@@ -268,7 +268,7 @@ def _in_halves(state: State) -> None:
 def test_the_files_are_healthy(tmp_path: Path) -> None:
     inspection = inspect_files(str(latent_drafter(tmp_path)), str(TARGET))
     assert inspection.known
-    assert not [result.id for result in inspection.results if result.level is not Level.NOTE]
+    assert not [result.id for result in inspection.results if result.level is not CheckLevel.NOTE]
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_a_healthy_drafter_gets_no_repair(tmp_path: Path) -> None:
     trial = _trial(latent_drafter(tmp_path))
     assert trial.acceptance.mean_length > 2
     assert {"rope_layout", "attention_halves", "norm_output"} <= {t.change.id for t in trial.tried}
-    assert not [result for result in verdict(trial) if result.level is not Level.NOTE]
+    assert not [result for result in verdict(trial) if result.level is not CheckLevel.NOTE]
 
 
 @pytest.mark.slow

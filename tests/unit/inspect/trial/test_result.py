@@ -17,17 +17,17 @@ from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
 from support.reference_engine import Chain, replay
 from transformers import AutoTokenizer
 
-from driftscope.analysis.figures.attention_drift import Answer
+from driftscope.analysis.figures.attention_drift import DriftAnswer
 from driftscope.analysis.statistics.intervals import Estimate, Interval
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.result import Certainty, CheckResult, Level
+from driftscope.inspect.checks.result import Certainty, CheckLevel, CheckResult
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
-from driftscope.inspect.trial.inside import Confidence, Inside, InsideSums, inside_of
+from driftscope.inspect.trial.inside import Inside, InsideSums, TrialConfidence, inside_of
 from driftscope.inspect.trial.result import (
     AllPositions,
-    Change,
+    DrafterChange,
     Gain,
     NotApplicable,
     Overflow,
@@ -117,7 +117,9 @@ def _trial(rate: float, seed: int, surer: float) -> Trial:
     base, other = rounds(0.75, 1), rounds(rate, seed)
     apart = np.random.default_rng(seed).normal(surer, 0.01, PROMPTS)
     tried = Tried(
-        change=Change(id="first_token_off", change="no first token", mistake="it was absent"),
+        change=DrafterChange(
+            id="first_token_off", change="no first token", mistake="it was absent"
+        ),
         acceptance=acceptance_of(other, K),
         gain=gain(base, other, 1),
         prompts=PROMPTS,
@@ -136,15 +138,15 @@ def _trial(rate: float, seed: int, surer: float) -> Trial:
 
 
 @pytest.mark.parametrize(
-    ("surer", "level"), [(-0.2, Level.WARNING), (0.0, Level.NOTE), (0.2, Level.NOTE)]
+    ("surer", "level"), [(-0.2, CheckLevel.WARNING), (0.0, CheckLevel.NOTE), (0.2, CheckLevel.NOTE)]
 )
 def test_more_accepted_is_a_warning_unless_the_answers_may_be_easier(
-    surer: float, level: Level
+    surer: float, level: CheckLevel
 ) -> None:
     (found,) = verdict(_trial(0.95, 2, surer))
     assert found.id == "accepts_more_with.first_token_off"
     assert found.level is level
-    assert ("easier" in found.there) is (level is Level.NOTE)
+    assert ("easier" in found.there) is (level is CheckLevel.NOTE)
 
 
 @pytest.mark.parametrize(("stopped", "ids"), [(False, ["accepts_little"]), (True, [])])
@@ -171,7 +173,7 @@ def test_a_small_gain_is_certain_if_probability_and_acceptance_agree(
     noise = source.normal(0, 0.05, (2, PROMPTS, 20))
     zeros = np.zeros((PROMPTS, 20))
     tried = Tried(
-        change=Change(id="swapped", change="norms swapped", mistake="they were swapped"),
+        change=DrafterChange(id="swapped", change="norms swapped", mistake="they were swapped"),
         acceptance=acceptance_of(base, K),
         # Rounds of a server alone do not show it.
         gain=Gain(difference=0.2, interval=Interval(low=-0.2, high=0.6), p=0.3),
@@ -207,14 +209,16 @@ def test_confidence_tells_too_little_training_from_wrong_wiring(
     base = _trial(0.75, 2, 0)
     inside = replace(
         base.inside,
-        confidence=Confidence(sure=(sure,) * K, right=(Estimate(value=rate, interval=None),) * K),
+        confidence=TrialConfidence(
+            sure=(sure,) * K, right=(Estimate(value=rate, interval=None),) * K
+        ),
     )
     trial = replace(base, acceptance=acceptance_of(rounds(rate, 3), K), inside=inside)
     found = list(verdict(replace(trial, renderings=())))
     assert [result.id for result in found] == ids
     other = CheckResult(
         id="embedding_not_targets",
-        level=Level.WARNING,
+        level=CheckLevel.WARNING,
         title="",
         expected="",
         rule="",
@@ -248,7 +252,7 @@ def test_numbers_that_overflow_are_named_first() -> None:
         _trial(0.75, 2, 0), overflow=Overflow(depth=2, tensor="fc.weight", dtype="float16")
     )
     first, *_ = verdict(trial)
-    assert first.id == "states_overflow" and first.level is Level.ERROR
+    assert first.id == "states_overflow" and first.level is CheckLevel.ERROR
     assert "depth 2" in first.title and "fc.weight" in first.there
 
 
@@ -259,7 +263,7 @@ def test_two_repairs_that_help_alike_are_one_of_both(behind: float, certainty: C
     base, other = rounds(0.5, 1), rounds(0.9, 2)
     tried = tuple(
         Tried(
-            change=Change(id=name, change=name, mistake=f"{name} is wrong"),
+            change=DrafterChange(id=name, change=name, mistake=f"{name} is wrong"),
             acceptance=acceptance_of(other, K),
             gain=gain(base, other, 2),
             prompts=PROMPTS,
@@ -278,7 +282,7 @@ def test_two_repairs_that_help_alike_are_one_of_both(behind: float, certainty: C
 def _repair(before: float, after: float) -> Tried:
     base, other = rounds(before, 1), rounds(after, 2)
     return Tried(
-        change=Change(id="swapped", change="norms swapped", mistake="they were swapped"),
+        change=DrafterChange(id="swapped", change="norms swapped", mistake="they were swapped"),
         acceptance=acceptance_of(other, K),
         gain=gain(base, other, 2),
         prompts=PROMPTS,
@@ -289,16 +293,19 @@ def test_a_repair_that_leaves_little_accepted_is_no_cause() -> None:
     low = replace(_trial(0.3, 2, 0), acceptance=acceptance_of(rounds(0.2, 1), K), renderings=())
     little, note = verdict(replace(low, tried=(_repair(0.2, 0.35),)))
     assert little.id in ("accepts_little", "too_little_training")
-    assert (note.id, note.level) == ("repaired_by.swapped", Level.NOTE)
+    assert (note.id, note.level) == ("repaired_by.swapped", CheckLevel.NOTE)
     (error,) = verdict(replace(low, tried=(_repair(0.2, 0.9),)))
-    assert (error.id, error.level) == ("repaired_by.swapped", Level.ERROR)
+    assert (error.id, error.level) == ("repaired_by.swapped", CheckLevel.ERROR)
 
 
 def test_a_repair_that_helps_less_than_a_rendering_is_a_note() -> None:
     trial = replace(_trial(0.95, 2, -0.2), tried=(_repair(0.75, 0.85),))
     rendering, note = verdict(trial)
-    assert (rendering.id, rendering.level) == ("accepts_more_with.first_token_off", Level.WARNING)
-    assert (note.id, note.level) == ("repaired_by.swapped", Level.NOTE)
+    assert (rendering.id, rendering.level) == (
+        "accepts_more_with.first_token_off",
+        CheckLevel.WARNING,
+    )
+    assert (note.id, note.level) == ("repaired_by.swapped", CheckLevel.NOTE)
 
 
 DEPTHS, PROMPT_TOKENS = 5, 40
@@ -361,27 +368,27 @@ def test_an_even_sink_is_the_share_of_its_slots(
     assert found.even == pytest.approx(sum(4 / (chain.position + 1) for chain in chains))
 
 
-def _answers(found: Inside) -> tuple[Answer | None, Growth]:
+def _answers(found: Inside) -> tuple[DriftAnswer | None, Growth]:
     return found.attention_drift.answer if found.attention_drift else None, found.grows
 
 
 def test_a_drafter_that_keeps_still_is_said_to() -> None:
     found = inside_of(inside_sums(24))
-    assert _answers(found) == (Answer.NO_DRIFT, Growth.KEEPS_ITS_SIZE)
+    assert _answers(found) == (DriftAnswer.NO_DRIFT, Growth.KEEPS_ITS_SIZE)
     assert found.lines[0].startswith("attention does not drift over depth")
     assert "keeps its size" in found.lines[1]
 
 
 def test_drift_and_growth_are_said() -> None:
     found = inside_of(inside_sums(24, shift=0.15, growth=2.0))
-    assert _answers(found) == (Answer.DRIFT, Growth.GROWS)
+    assert _answers(found) == (DriftAnswer.DRIFT, Growth.GROWS)
     assert found.lines[0].startswith("attention drifts over depth")
     assert "grows: 2.0" in found.lines[1]
 
 
 def test_few_prompts_and_values_between_the_thresholds_cannot_tell() -> None:
     found = inside_of(inside_sums(8, shift=0.15, growth=1.12))
-    assert _answers(found) == (Answer.CANNOT_TELL, Growth.CANNOT_TELL)
+    assert _answers(found) == (DriftAnswer.CANNOT_TELL, Growth.CANNOT_TELL)
     assert "at least 10 prompts" in found.lines[0]
     assert "cannot be told" in found.lines[1]
 
@@ -405,7 +412,7 @@ def test_rates_of_wrong_answers(seed: int) -> None:
     """40 drafters that keep still: none is said to drift or to grow."""
     for at in range(8):
         found = inside_of(inside_sums(12, seed=100 * seed + at))
-        assert Answer.DRIFT is not (found.attention_drift and found.attention_drift.answer)
+        assert DriftAnswer.DRIFT is not (found.attention_drift and found.attention_drift.answer)
         assert found.grows is not Growth.GROWS
 
 

@@ -41,7 +41,7 @@ from driftscope.inspect.checks.result import CheckResult
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import Drafted, Variant, as_served, draft
 from driftscope.inspect.trial.repairs import attention_repairs, write_config
-from driftscope.inspect.trial.result import STOPPED, Change, T, Trial, TrialListener
+from driftscope.inspect.trial.result import STOPPED, DrafterChange, T, Trial, TrialListener
 from driftscope.inspect.trial.target import ANSWER_TOKENS, Passage, Teacher
 from driftscope.inspect.trial.trial import (
     LEAST_PASSAGES,
@@ -248,7 +248,7 @@ def test_a_rendering_whose_answers_are_too_short_is_not_applicable() -> None:
     bench = _encoded(0)
     passages = bench.passages(set(open_drafter(str(trio_path() / "eagle31")).aux_layers or ()), K)
     base = as_served(open_drafter(str(trio_path() / "eagle31")), bench.facts.layers)
-    change = Change(id="other", change="other prompts", mistake="none")
+    change = DrafterChange(id="other", change="other prompts", mistake="none")
     few = dict(list(bench.prompts.items())[: LEAST_PASSAGES - 1])
     made = [Rendering(change=change, prompts=few)]
     runner = Runner(bench.teacher, lambda most: passages[:most], K)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes.drafter import Kind
+from driftscope_probes.drafter import DrafterKind
 from driftscope_probes.guard import Guard
 from driftscope_probes.sampler import Sampler
 from driftscope_probes.sglang.chain import (
@@ -246,7 +246,9 @@ class Kernels:
 
 def tapped(model: Any, kernels: Kernels, folder: Path, **parts: Any) -> DrafterTaps:
     layers = {"layer": SglangAttentionLayer(model.model.layers[0].attn, None)}
-    kind = Kind(name="", methods=(), outputs={"postnorm_rms": 0, "fed_rms": -1}, norms=("norm",))
+    kind = DrafterKind(
+        name="", methods=(), outputs={"postnorm_rms": 0, "fed_rms": -1}, norms=("norm",)
+    )
     plain = {"model": model, "layers": layers, "aux_states": 0, "aux_norms": (), "kind": kind}
     guard = Guard(TraceWriter(folder / "run", source="worker0-1"))
     drafter: Any = SimpleNamespace(**{**plain, **parts})
@@ -338,7 +340,7 @@ class MimoHead(nn.Module):
 
 
 def _first_depth(
-    model: Any, kind: Kind, final_norms: tuple[Any, ...], state: torch.Tensor, folder: Path
+    model: Any, kind: DrafterKind, final_norms: tuple[Any, ...], state: torch.Tensor, folder: Path
 ) -> Kernels:
     """Return what reaches the kernels of depth 1 of requests whose rows are 1 and 4."""
     kernels = Kernels()
@@ -353,7 +355,7 @@ def _first_depth(
 
 def test_an_eagle_1_drafter_has_neither_captured_layers_nor_a_final_norm(tmp_path: Path) -> None:
     state = whole(6, DIM)
-    kind = Kind(name="", methods=(), outputs={"prenorm_rms": 0, "fed_rms": -1})
+    kind = DrafterKind(name="", methods=(), outputs={"prenorm_rms": 0, "fed_rms": -1})
     kernels = _first_depth(Eagle1(), kind, (), state, tmp_path)
     assert kernels.names == ["advance", "in_rms", *(n for n in LATER[1:] if n != "postnorm_rms")]
     seen = dict(kernels.seen)
@@ -366,7 +368,9 @@ def test_a_mimo_head_has_no_captured_layers_and_feeds_what_its_final_norm_return
 ) -> None:
     model, state = MimoHead(), whole(6, DIM)
     norm: Any = model.model.final_layernorm
-    kind = Kind(name="", methods=(), outputs={"postnorm_rms": 0, "fed_rms": -1}, norms=("norm",))
+    kind = DrafterKind(
+        name="", methods=(), outputs={"postnorm_rms": 0, "fed_rms": -1}, norms=("norm",)
+    )
     kernels = _first_depth(model, kind, (norm,), state, tmp_path)
     assert kernels.names == ["advance", "in_rms", *LATER[1:]]
     seen, stream = dict(kernels.seen), 2 * state[WANTED] + 1

@@ -28,7 +28,7 @@ from driftscope_probes.sglang.plugin import HOOKS, TESTED, check_version
 from driftscope_probes.sglang.run_manifest import verification_of
 from driftscope_probes.sglang.scheduler import (
     RequestTokens,
-    Served,
+    ServedRequest,
     StepTracker,
     WarmUp,
     is_own_name,
@@ -96,8 +96,8 @@ PROMPT = 10
 
 def served(
     outputs: int, gained: int, *, drafted: int = 4, accepted: int = 0, decoding: bool = True
-) -> Served:
-    return Served(
+) -> ServedRequest:
+    return ServedRequest(
         request="a",
         prompt=PROMPT,
         outputs=outputs,
@@ -115,7 +115,7 @@ def finished(output_tokens: int, tokens: RequestTokens | None = None) -> EndedRe
 
 
 def rows_of(
-    *steps: tuple[float, Served], speculates: bool = True
+    *steps: tuple[float, ServedRequest], speculates: bool = True
 ) -> tuple[list[dict[str, Any]], StepTracker]:
     errors: list[BaseException] = []
     tracker = StepTracker(lambda _, error: errors.append(error), speculates=speculates)

@@ -15,7 +15,7 @@ import torch
 from support.tiny_drafter import LAYERS, Batch, attention_of, engine_config, watched
 
 from driftscope.errors import DriftscopeError, NotATraceError, ProbeError, TraceError
-from driftscope.trace.control import Change, ControlValueError
+from driftscope.trace.control import ControlValueError, ProbeChange
 from driftscope.trace.manifest import AGREES, AUX_FROM_ENGINE, GREEDY, read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.schema import conform
@@ -388,8 +388,8 @@ def test_ranks_take_no_budget_while_they_run(
     assert isinstance(recorder, Recorder)
     assert recorder.control is not None
     with pytest.raises(ControlValueError, match="not available with tensor parallelism"):
-        recorder.control.apply(Change(budget=0.02))
-    recorder.control.apply(Change(every=5))
+        recorder.control.apply(ProbeChange(budget=0.02))
+    recorder.control.apply(ProbeChange(every=5))
     assert recorder.sampler.rate == 1 / 5
     recorder.close()
     assert read_trace(run).manifest.notes == ()

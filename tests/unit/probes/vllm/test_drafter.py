@@ -14,7 +14,7 @@ import torch
 from driftscope.errors import ProbeError
 from driftscope.vocabulary import MASSES
 from driftscope_probes.buffers import Layout
-from driftscope_probes.drafter import KeyReader, Kind
+from driftscope_probes.drafter import DrafterKind, KeyReader
 from driftscope_probes.engine import DraftStep
 from driftscope_probes.vllm.drafter import (
     FLASH_ATTENTION,
@@ -24,7 +24,7 @@ from driftscope_probes.vllm.drafter import (
     catch_lse,
     offer_lse,
 )
-from driftscope_probes.witness import StartWitness, Verdict
+from driftscope_probes.witness import StartWitness, WitnessResult
 
 BLOCKS, HEADS, BATCH = 13, 2, 3
 UNSET = 1234.0
@@ -388,7 +388,7 @@ class Backend:
 
 def verdict_of(
     kv_cache: torch.Tensor, masses: torch.Tensor, *, drafted_again: bool = False
-) -> Verdict:
+) -> WitnessResult:
     """`drafted_again`: another chain writes the last slot before the watched one is judged."""
     backend = SimpleNamespace(get_name=lambda: "FLASH_ATTN")
     sizes = {"num_heads": PAGED_HEADS, "num_kv_heads": KV_HEADS, "head_size": PAGED_SIZE}
@@ -399,7 +399,7 @@ def verdict_of(
         module.impl.forward(module, next(queries), None, None, kv_cache, "metadata")
         return torch.ones(1, 2)
 
-    kind = Kind(name="own", methods=(), fed=False)
+    kind = DrafterKind(name="own", methods=(), fed=False)
     drafter: Any = SimpleNamespace(model=model, kind=kind, k=K, compiled=True)
     holder = SimpleNamespace(model=model)
     layers = {"layer": VllmAttentionLayer(module)}
@@ -474,10 +474,10 @@ class Model:
         return next(self._logits)
 
 
-def watched_verdict(off: list[float], served: list[int], *, of_other_run: bool) -> Verdict:
+def watched_verdict(off: list[float], served: list[int], *, of_other_run: bool) -> WitnessResult:
     """Watch a chain of the tokens 1, 2, 3, and judge one whose top-1 is `off` by so much."""
     model: Any = Model()
-    kind = Kind(name="own", methods=(), fed=False)
+    kind = DrafterKind(name="own", methods=(), fed=False)
     drafter: Any = SimpleNamespace(model=model, kind=kind, k=WITNESS_K, compiled=True)
     holder = SimpleNamespace(model=model)
     witness = StartWitness(drafter, {}, holder, of_other_run=of_other_run)

@@ -12,10 +12,10 @@ from driftscope.errors import UsageError
 from driftscope.workloads.client import answer
 from driftscope.workloads.client.answer import (
     MAX_EVENT_BYTES,
-    Answer,
     BrokenStreamError,
     Counts,
     Events,
+    StreamedAnswer,
     ToolCall,
     counts_of,
     is_garbled,
@@ -122,7 +122,7 @@ def test_the_words_of_a_servers_error(content: bytes, words: str) -> None:
 
 
 def test_a_call_that_is_streamed_in_pieces() -> None:
-    answer = Answer()
+    answer = StreamedAnswer()
     for delta in (
         {"index": 0, "function": {"name": "shell", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"com'}},
@@ -173,9 +173,9 @@ def test_json(text: str, fits: bool) -> None:
 )
 def test_a_tool_call(name: str, arguments: str, right: bool) -> None:
     prompt = Prompt(key="x", tools=TOOLS, expect=Expect(tool="weather"))
-    answer = Answer(calls={0: ToolCall(names=[name], pieces=[arguments])})
+    answer = StreamedAnswer(calls={0: ToolCall(names=[name], pieces=[arguments])})
     assert outcome_of(prompt, answer, 9).tool_ok is right
-    assert outcome_of(prompt, Answer(), 9).tool_ok is False
+    assert outcome_of(prompt, StreamedAnswer(), 9).tool_ok is False
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,10 @@ def test_a_tool_call(name: str, arguments: str, right: bool) -> None:
 )
 def test_an_early_stop(reason: str, tokens: int, early: bool) -> None:
     prompt = Prompt(key="x", expect=Expect(min_tokens=200))
-    assert outcome_of(prompt, Answer(finish_reason=reason), tokens).early_stop is early
-    assert outcome_of(Prompt(key="x"), Answer(finish_reason=reason), tokens).early_stop is None
+    assert outcome_of(prompt, StreamedAnswer(finish_reason=reason), tokens).early_stop is early
+    assert (
+        outcome_of(Prompt(key="x"), StreamedAnswer(finish_reason=reason), tokens).early_stop is None
+    )
 
 
 def test_a_repetition_loop() -> None:
@@ -230,14 +232,14 @@ def without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_where_it_is(url: str, base: str, root: str) -> None:
-    access = Access.to(url)
+    access = Access.parsed(url)
     assert (access.base, access.root) == (base, root)
     assert "s3cret" not in repr(access)
 
 
 def test_what_is_taken_out_of_a_servers_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
-    access = Access.to("http://me:s3cret@h:8000")
+    access = Access.parsed("http://me:s3cret@h:8000")
     assert access.secrets == ("s3cret", "bWU6czNjcmV0", "sk-0123456789")
     assert access.recorded("no: sk-0123456789, s3cret \x1b") == "no: ***, *** \x1b"
     assert access.printable("no: sk-0123456789, s3cret \x1b") == r"no: ***, *** \x1b"
@@ -246,15 +248,15 @@ def test_what_is_taken_out_of_a_servers_words(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="not a server's URL") as caught:
-        Access.to("http://me:s3cret@")
+        Access.parsed("http://me:s3cret@")
     assert "s3cret" not in str(caught.value)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-\xe9")
     with pytest.raises(UsageError, match="characters that no HTTP header can carry") as caught:
-        Access.to("http://h")
+        Access.parsed("http://h")
     assert "sk-" not in str(caught.value)
 
 
 def test_a_host_name_that_no_client_takes() -> None:
     with pytest.raises(UsageError, match="not a server's URL") as caught:
-        Access.to("http://" + "é" * 200)
+        Access.parsed("http://" + "é" * 200)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600

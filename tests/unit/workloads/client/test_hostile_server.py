@@ -11,14 +11,14 @@ import pytest
 from support.hostile.server import OPENAI, Server, hostile_server
 from support.waiting import no_hang
 
-from driftscope.boundary.http_peer import Limits
+from driftscope.boundary.http_peer import AnswerLimits
 from driftscope.errors import DriftscopeError, UsageError
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client import server as server_module
 from driftscope.workloads.client.replay import Order, replay
 from driftscope.workloads.client.sending import Patience
-from driftscope.workloads.suites.plan import Level
+from driftscope.workloads.suites.plan import LoadLevel
 from driftscope.workloads.suites.prompts import chat
 from driftscope.workloads.suites.suite import parse_suite
 
@@ -75,7 +75,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limits(seconds=LOOK_S, octets=server_module.LIMITS.octets)
+    limits = AnswerLimits(seconds=LOOK_S, octets=server_module.LIMITS.octets)
     monkeypatch.setattr(server_module, "LIMITS", limits)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
@@ -85,7 +85,7 @@ def _order(url: str, run: Path, **more: Any) -> Order:
     patience = Patience(timeout_s=TIMEOUT_S, retries=1)
     given: dict[str, Any] = {"suite": PLAIN, "patience": patience, **more}
     return Order(
-        url=url, run=run, prompts=prompts, warmup=0, levels=[Level(concurrency=3)], **given
+        url=url, run=run, prompts=prompts, warmup=0, levels=[LoadLevel(concurrency=3)], **given
     )
 
 

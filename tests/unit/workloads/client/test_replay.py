@@ -27,7 +27,7 @@ from driftscope.trace.runs import remove
 from driftscope.trace.status import Status
 from driftscope.trace.texts import TEXTS
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client.answer import Answer, Counts
+from driftscope.workloads.client.answer import Counts, StreamedAnswer
 from driftscope.workloads.client.recording import row_of, text_of
 from driftscope.workloads.client.replay import (
     UNWRITTEN,
@@ -39,7 +39,7 @@ from driftscope.workloads.client.replay import (
     require_answers,
 )
 from driftscope.workloads.client.sending import Patience, Sent
-from driftscope.workloads.suites.plan import GONE_AFTER, Level, Load, Shot, plan
+from driftscope.workloads.suites.plan import GONE_AFTER, LoadGenerator, LoadLevel, Shot, plan
 from driftscope.workloads.suites.prompts import Prompt, chat
 from driftscope.workloads.suites.suite import parse_suite
 
@@ -58,7 +58,7 @@ def _order(stub: Stub, run: Path, texts: list[str], **more: Any) -> Order:
         prompts=prompts,
         warmup=0,
         patience=QUICK,
-        levels=[Level(concurrency=4)],
+        levels=[LoadLevel(concurrency=4)],
     )
     return dataclasses.replace(order, **more)
 
@@ -149,17 +149,17 @@ def test_texts_are_kept_only_on_request_and_only_in_their_file(tmp_path: Path) -
 def test_an_answer_is_split_by_round_only_where_its_pieces_are_rounds(
     pieces: int, accepted: list[int], tokens: int | None, finish: str, by_round: bool
 ) -> None:
-    answer = Answer(response="r", parts=["x"] * pieces, finish_reason=finish)
+    answer = StreamedAnswer(response="r", parts=["x"] * pieces, finish_reason=finish)
     sent = Sent(
         request="r", answer=answer, counts=Counts(output_tokens=tokens, accepted=accepted or None)
     )
-    shot = Shot(order=0, prompt=chat("p", "Hi"), condition="c", repeat=0, level=Level())
+    shot = Shot(order=0, prompt=chat("p", "Hi"), condition="c", repeat=0, level=LoadLevel())
     assert text_of(shot, sent, str)["by_round"] is by_round
 
 
 def test_a_secret_that_the_server_repeats_is_not_kept() -> None:
-    answer = Answer(response="r", parts=["the key is se", "cret"])
-    shot = Shot(order=0, prompt=chat("p", "Hi"), condition="c", repeat=0, level=Level())
+    answer = StreamedAnswer(response="r", parts=["the key is se", "cret"])
+    shot = Shot(order=0, prompt=chat("p", "Hi"), condition="c", repeat=0, level=LoadLevel())
     kept = text_of(shot, Sent(request="r", answer=answer), lambda s: s.replace("secret", "***"))
     assert kept["answer"] == ["the key is ***"]
 
@@ -234,7 +234,7 @@ def test_only_an_answer_begun_since_shows_a_server_alive(late: str | None, fired
     """The first shot's answer breaks off (late) when ten others were not reached; without it every
     tenth shot is answered."""
     prompts = [chat(f"p{number}", "x") for number in range(40)]
-    shots = plan({"as asked": prompts}, [Level(concurrency=2)])
+    shots = plan({"as asked": prompts}, [LoadLevel(concurrency=2)])
     ten = asyncio.Event()
 
     async def fire(shot: Shot, due_unix_s: float | None) -> ClientRow:
@@ -248,7 +248,7 @@ def test_only_an_answer_begun_since_shows_a_server_alive(late: str | None, fired
         ended = Ended.ANSWERED if answered else Ended.UNREACHED
         return dataclasses.replace(row_of(shot, Sent(request="x"), {}), ended=ended)
 
-    load = Load(fire)
+    load = LoadGenerator(fire)
     asyncio.run(load.run(shots))
     assert len(load.fired) == fired
 
@@ -295,7 +295,7 @@ def test_two_thousand_requests_of_more_users_than_an_http_client_likes(tmp_path:
     told otherwise."""
     texts = [f"question {number}" for number in range(2000)]
     with stub_server(piece_s=0.002) as stub:
-        levels, patience = [Level(concurrency=150)], Patience(timeout_s=60)
+        levels, patience = [LoadLevel(concurrency=150)], Patience(timeout_s=60)
         done = replay(_order(stub, tmp_path / "run", texts, levels=levels, patience=patience))
     rows = _rows(tmp_path / "run")
     assert done.ended == {Ended.ANSWERED: 2000}
@@ -311,7 +311,7 @@ def test_two_thousand_requests_of_more_users_than_an_http_client_likes(tmp_path:
 
 def test_levels_follow_each_other_and_begin_warm(tmp_path: Path) -> None:
     with stub_server(piece_s=0.002) as stub:
-        levels = [Level(concurrency=1), Level(concurrency=3)]
+        levels = [LoadLevel(concurrency=1), LoadLevel(concurrency=3)]
         replay(_order(stub, tmp_path / "run", ["a", "b", "c"], levels=levels, repeat=2, warmup=2))
     rows = _rows(tmp_path / "run")
     assert [row["concurrency"] for row in rows] == [1] * 8 + [3] * 8
@@ -329,7 +329,9 @@ def test_an_open_loop_sends_when_it_is_time(tmp_path: Path) -> None:
     """Also when the answers before are still coming."""
     with stub_server(piece_s=0.05) as stub:
         replay(
-            _order(stub, tmp_path / "run", [f"{n}" for n in range(20)], levels=[Level(rate=40.0)])
+            _order(
+                stub, tmp_path / "run", [f"{n}" for n in range(20)], levels=[LoadLevel(rate=40.0)]
+            )
         )
     rows = _rows(tmp_path / "run")
     due = [row["due_s"] for row in rows]

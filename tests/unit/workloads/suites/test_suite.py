@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from driftscope.errors import UsageError
-from driftscope.workloads.suites.plan import Level, plan
+from driftscope.workloads.suites.plan import LoadLevel, plan
 from driftscope.workloads.suites.prompts import Prompt, chat, prompts_of, read_prompts, shipped_sets
 from driftscope.workloads.suites.suite import (
-    Facts,
+    ServerFacts,
     changed,
     load_suite,
     parse_suite,
@@ -27,7 +27,7 @@ from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableErro
 from driftscope_lab.trio import load_prompts
 from driftscope_lab.trio.prompts import in_plain_text, templated
 
-FACTS = Facts(url="http://x/v1", model="m", max_model_len=2300)
+FACTS = ServerFacts(url="http://x/v1", model="m", max_model_len=2300)
 ASKED = chat("k", "How are you?", system="Be brief.")
 
 
@@ -45,7 +45,7 @@ def test_a_shipped_suite_is_a_controlled_experiment(name: str) -> None:
     """Each prompt in every condition, and each condition another request than the baseline."""
     suite = load_suite(name)
     assert suite.file.about and suite.file.baseline in suite.conditions
-    made = suite.make(Facts(url="u", model="m", max_model_len=200_000), seed=1)
+    made = suite.make(ServerFacts(url="u", model="m", max_model_len=200_000), seed=1)
     assert made.notes == ()
     keys = {condition: [p.key for p in prompts] for condition, prompts in made.conditions.items()}
     assert len({tuple(key) for key in keys.values()}) == 1
@@ -172,7 +172,7 @@ def test_prompts_without_a_conversation_are_not_changed_in_silence() -> None:
 
 def _plan(seed: int) -> list[tuple[str, str]]:
     conditions = {name: [chat(f"p{n}", "x") for n in range(6)] for name in ("a", "b", "c")}
-    shots = plan(conditions, [Level(concurrency=2)], repeat=2, seed=seed)
+    shots = plan(conditions, [LoadLevel(concurrency=2)], repeat=2, seed=seed)
     assert [shot.order for shot in shots] == list(range(36))
     return [(shot.prompt.key, shot.condition) for shot in shots]
 
