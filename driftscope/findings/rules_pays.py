@@ -535,7 +535,7 @@ def pays_for_clients(case: ReplayCase) -> Finding | None:
         answer=Answer.CANNOT_TELL,
         statement=NOT_KNOWN,
         advice=f"To know, run `{command}`"
-        + (", restart it without its drafter, and run that again." if "://" in command else "."),
+        + (", restart the server without its drafter, and repeat." if "://" in command else "."),
     )
 
 
