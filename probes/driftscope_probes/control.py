@@ -1,15 +1,12 @@
 """Changes a running probe through the control file of its run: applies a change in a recording
-process, and requests one from outside; and the part of an engine core's observer that does not
-depend on the engine.
+process, and requests one from outside.
 
 Each process of a run reads the file on its writer's thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,19 +20,11 @@ from driftscope.trace.control import (
     read_control,
 )
 from driftscope.trace.manifest import read_manifest
-from driftscope.trace.status import TARGET, StartFault, Status, read_faults, read_statuses
+from driftscope.trace.status import StartFault, Status, read_faults, read_statuses
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes import process_writer
-from driftscope_probes.engine import shortened
-from driftscope_probes.guard import CORE, Guard
-from driftscope_probes.process_writer import open_writer
-from driftscope_probes.request_rows import PromptDigests, RequestRegions, RequestTracker
 from driftscope_probes.sampler import RequestSelection
-from driftscope_probes.settings import Settings, prompt_key
-from driftscope_probes.start_guard import EXPORT, StartGuard
 
 if TYPE_CHECKING:
-    from driftscope.telemetry.engine import EngineTelemetry
     from driftscope_probes.recorder import Recorder
 
 
@@ -202,40 +191,3 @@ def _down(fault: StartFault) -> dict[str, Any]:
 
 def _has(status: Status, revision: int) -> bool:
     return int(status.control.get("revision", 0)) >= revision
-
-
-class CoreObserver:
-    """Passes what a scheduler shows on the serving thread to the writer's."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        role: str,
-        model: str | None,
-        regions: RequestRegions,
-        tracker: Callable[..., RequestTracker],
-    ) -> None:
-        """`role` is unique per core; `model` is the name that is served; `tracker` takes the
-        arguments of RequestTracker."""
-        self._writer: TraceWriter = open_writer(settings, role)
-        self._telemetry: EngineTelemetry | None = None
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._writer.close)
-            guard = StartGuard(EXPORT)
-            with guard:
-                self._telemetry = process_writer.export(self._writer, settings, model)
-            if guard.fault is not None:
-                self._writer.set_gauges(reason=f"{EXPORT}: {guard.fault.reason}")
-            self._guard = Guard(
-                self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
-            )
-            self._selection = RequestSelection(settings.labels)
-            Control(settings.trace, self._writer, self._selection).watch()
-            digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
-            self._regions = regions if settings.regions else None
-            self._rows = tracker(self._writer.count_error, digests, self._regions).rows
-            undo.pop_all()
-
-    def weights_named(self, version: str) -> None:
-        """Observe that the engine got a name for its new weights."""
-        self._guard.run("weights", self._writer.note_weights, TARGET, shortened(version))

@@ -362,7 +362,7 @@ class TritonKernels:
             with contextlib.suppress(AttributeError):  # every capture is then UNSEEN
                 captures.watch(torch.cuda)
         self._place = HOST
-        """Where the tap before the one in progress was called, see `Captures.place`."""
+        """Place of the previous tap, see `Captures.place`."""
         self._graph_lacks_taps = False
         self._is_open = False
         self._logits_follow = False

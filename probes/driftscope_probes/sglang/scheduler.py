@@ -18,7 +18,7 @@ from typing import Any
 
 from driftscope.trace.records import RequestRow
 from driftscope.vocabulary import UndraftedReason
-from driftscope_probes.control import CoreObserver
+from driftscope_probes.core_observer import CoreObserver
 from driftscope_probes.engine import (
     LABEL,
     NO_LENGTHS,

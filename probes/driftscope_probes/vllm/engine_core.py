@@ -25,7 +25,7 @@ from driftscope.trace.records import RequestRow
 from driftscope.trace.status import OTHER, StartFault, read_faults
 from driftscope.trace.writer_files import check_writable, has_begun
 from driftscope.vocabulary import Structured, UndraftedReason
-from driftscope_probes.control import CoreObserver
+from driftscope_probes.core_observer import CoreObserver
 from driftscope_probes.engine import PAIR, SESSION, given_name
 from driftscope_probes.request_rows import (
     REMEMBERED_REQUESTS,
