@@ -371,19 +371,16 @@ def _to_know_whether_it_pays(
     answers: Sequence[Finding], actions: Sequence[Finding]
 ) -> tuple[Finding, ...]:
     """Return what tells whether speculation pays, unless an action measures it anyway."""
-    if any("`driftscope pays " in action.advice for action in actions):
+    asked = [one for one in answers if one.topic is Topic.PAYS and one.advice and not one.reference]
+    if not asked or any("`driftscope pays " in action.advice for action in actions):
         return ()
-    asked = (answer.advice for answer in answers if answer.topic is Topic.PAYS and answer.advice)
-    return tuple(
-        Finding(
-            id="measure_whether_it_pays",
-            topic=Topic.DO,
-            title="Whether speculation pays cannot be told",
-            advice=advice,
-        )
-        for advice in [next(asked, "")]
-        if advice
+    measure = Finding(
+        id="measure_whether_it_pays",
+        topic=Topic.DO,
+        title="Whether speculation pays cannot be told",
+        advice=asked[0].advice,
     )
+    return (measure,)
 
 
 def _is_served(finding: Finding, runs: Mapping[str, RunSummary]) -> bool:
