@@ -203,7 +203,7 @@ class Recorder:
 
     @property
     def device_bytes(self) -> int:
-        """Most memory that the probe's buffers take on the drafter's device, in bytes."""
+        """Memory of the probe's buffers on the drafter's device, in bytes."""
         return self._chain.device_bytes
 
     @property

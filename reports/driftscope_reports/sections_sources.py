@@ -395,7 +395,7 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "errors caught in hooks": f"{recording.errors:,}",
         "probe's memory on the device": NOTHING
         if manifest.device_bytes is None
-        else f"at most {manifest.device_bytes / 1e6:.1f} MB on each rank's device",
+        else f"{manifest.device_bytes / 1e6:.1f} MB of buffers on each rank's device",
         "probe cost, all in": percent(recording.overhead_fraction),
         "written by": f"driftscope {manifest.driftscope_version}",
     }
