@@ -178,10 +178,10 @@ class Probe:
         turns, until = Turns(), time.perf_counter() + asked["seconds"]
         self._be(turns.state)
         while time.perf_counter() < until:
-            for seconds, alike in self._steps(asked):
+            for seconds, same_work in self._steps(asked):
                 # A step without hooks leaves the previous value behind.
                 recorded = not self._absent and self._recorder.recording_step
-                if turns.step(seconds, alike=alike, recorded=recorded):
+                if turns.step(seconds, alike=same_work, recorded=recorded):
                     self._be(turns.state)
         drawn = {state: asdict(sums) for state, sums in turns.drawn.items()}
         account = _set(self._recorder.sampler, {"budget": 0.01})
@@ -195,9 +195,9 @@ class Probe:
         before, begun = _threads_s(), time.perf_counter()
         steps = []
         while time.perf_counter() < begun + asked["seconds"]:
-            for took, alike in self._steps(asked):
+            for took, same_work in self._steps(asked):
                 now = time.perf_counter()
-                if alike:
+                if same_work:
                     steps.append((now - took, now))
         share = (_threads_s() - before) / (time.perf_counter() - begun)
         return {"threads": share, "flushes": losses(steps, list(self._flushes))}

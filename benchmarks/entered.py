@@ -63,8 +63,8 @@ def entered(arguments: list[str]) -> tuple[int, int]:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
     folders = tuple(f"{ROOT / top}/" for top in PRODUCT[:-1])
-    mine = [code for code in codes if code.co_filename.startswith(folders)]
-    named = [code for code in mine if code.co_name not in _NO_FUNCTIONS]
+    own_codes = [code for code in codes if code.co_filename.startswith(folders)]
+    named = [code for code in own_codes if code.co_name not in _NO_FUNCTIONS]
     functions = {code for code in named if code.co_flags & 0x2}  # has its own locals: no class body
     return len({code.co_filename for code in functions}), len(functions)
 

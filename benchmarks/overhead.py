@@ -103,18 +103,18 @@ def print_within(record: Record) -> None:
 def _told(rounds: list[turns.Round], state: str, fixed: Record | None, drawn: turns.Drawn) -> str:
     found = turns.ratios(rounds, state)
     hooks, (low, high) = turns.trimmed_mean(found), turns.interval(found)
-    told = f"hooks {hooks:.4f} ({low:.4f}-{high:.4f})"
+    line = f"hooks {hooks:.4f} ({low:.4f}-{high:.4f})"
     if fixed is None:
-        return told
+        return line
     lost, off = share(fixed["flushes"])
     whole = hooks + lost
     if state == BUDGET and drawn.steps:
         rare = drawn.adds(statistics.fmean(times[state][0] for times in rounds))
         whole += rare
-        told += f"  {drawn.recorded / drawn.steps:.2%} recorded {rare:.2%}"
+        line += f"  {drawn.recorded / drawn.steps:.2%} recorded {rare:.2%}"
     least, most = whole - math.hypot(hooks - low, off), whole + math.hypot(high - hooks, off)
     return (
-        f"{told}  flushes {lost:.2%} +- {off:.2%}  together {whole:.4f} ({least:.4f}-{most:.4f})"
+        f"{line}  flushes {lost:.2%} +- {off:.2%}  together {whole:.4f} ({least:.4f}-{most:.4f})"
         f"  its threads {fixed['threads']:.2%} of a core"
     )
 

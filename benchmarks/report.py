@@ -54,15 +54,15 @@ def pages(folder: Path, rounds: list[int]) -> dict[str, Path]:
     """Return the pages by name."""
     from driftscope_reports.html import to_html
 
-    made: dict[str, Callable[[], Analysis]] = {
+    analyses: dict[str, Callable[[], Analysis]] = {
         "719 rounds": lambda: _analysed([GALLERY / "drifting"]),
         "two runs": lambda: _analysed([GALLERY / "drifting", GALLERY / "healthy"]),
         **{f"{n:,} rounds": partial(_simulated, folder, n) for n in rounds},
         "six runs of K = 16, 60 labels, 32 heads": lambda: _six(folder),
     }
-    out = {name: folder / f"{name.replace(' ', '-')}.html" for name in made}
+    out = {name: folder / f"{name.replace(' ', '-')}.html" for name in analyses}
     for name, path in out.items():
-        path.write_text(to_html(made[name]()), encoding="utf-8")
+        path.write_text(to_html(analyses[name]()), encoding="utf-8")
     return out
 
 
@@ -138,12 +138,12 @@ def main() -> int:
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        made = pages(Path(folder).resolve(), [int(number) for number in wanted.rounds])
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in made}
+        paths = pages(Path(folder).resolve(), [int(number) for number in wanted.rounds])
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in paths}
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
         version = browser.version
         for _ in range(wanted.repeats):
-            for name, path in made.items():
+            for name, path in paths.items():
                 found[name].append(opened(browser, path))
         browser.close()
         rows = [
@@ -152,7 +152,7 @@ def main() -> int:
                 "bytes": path.stat().st_size,
                 **{key: [row[key] for row in found[name]] for key in found[name][0]},
             }
-            for name, path in made.items()
+            for name, path in paths.items()
         ]
     show(rows)
     slowest = max(statistics.median(row["picture_s"]) for row in rows)

@@ -36,14 +36,14 @@ def provenance() -> dict[str, Any]:
 
 def gpu() -> str | None:
     """Return name and driver of the first GPU; None without one."""
-    said = _command_output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    return said.splitlines()[0].replace(", ", ", driver ", 1) if said else None
+    text = _command_output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    return text.splitlines()[0].replace(", ", ", driver ", 1) if text else None
 
 
 def gpu_used_bytes() -> int | None:
     """Return the memory in use on the first GPU by all processes, in bytes; None without one."""
-    said = _command_output("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
-    return int(said.splitlines()[0]) << 20 if said else None
+    text = _command_output("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    return int(text.splitlines()[0]) << 20 if text else None
 
 
 def _version(name: str) -> str | None:

@@ -60,11 +60,11 @@ def share(found: Losses) -> tuple[float, float]:
 def _hit(steps: Sequence[Span], flushes: Sequence[Span]) -> Iterator[int]:
     """Yield the indices of the steps into which a flush fell."""
     ends = [end for _, end in steps]
-    for begun, over in flushes:
+    for begun, ended in flushes:
         number = bisect.bisect_left(ends, begun)
-        while number < len(steps) and steps[number][0] < over:
+        while number < len(steps) and steps[number][0] < ended:
             begin, end = steps[number]
-            if min(end, over) - max(begin, begun) >= LEAST_S:
+            if min(end, ended) - max(begin, begun) >= LEAST_S:
                 yield number
             number += 1
 

@@ -66,12 +66,12 @@ def nearest_kind(kinds: Iterable[tuple[str, Sequence[str]]], has: Callable[[str]
     `kinds`: names, and marks."""
     best: tuple[float, int, str] = (0.0, 0, "")
     for name, marks in kinds:
-        there = [mark for mark in marks if has(mark)]
-        absent = [mark for mark in marks if mark not in there]
+        marks_met = [mark for mark in marks if has(mark)]
+        absent = [mark for mark in marks if mark not in marks_met]
         lacks = f"lacks {', '.join(absent)}" if absent else "and differs otherwise"
-        if there:
-            words = f"{name}: has {', '.join(there)}, {lacks}"
-            best = max(best, (len(there) / len(marks), len(there), words))
+        if marks_met:
+            words = f"{name}: has {', '.join(marks_met)}, {lacks}"
+            best = max(best, (len(marks_met) / len(marks), len(marks_met), words))
     return best[-1]
 
 

@@ -73,16 +73,16 @@ class _Written(GenerateJsonSchema):
         return {"type": ["number", "null"]}
 
     def nullable_schema(self, schema: Any) -> Schema:
-        made = super().nullable_schema(schema)
-        one = made["anyOf"][0] if "anyOf" in made else made
-        return one if "null" in one.get("type", ()) else made
+        written = super().nullable_schema(schema)
+        one = written["anyOf"][0] if "anyOf" in written else written
+        return one if "null" in one.get("type", ()) else written
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False
 
     def dataclass_schema(self, schema: Any) -> Schema:
-        kind, made = schema["cls"], super().dataclass_schema(schema)
-        properties = made.setdefault("properties", {})
+        kind, written = schema["cls"], super().dataclass_schema(schema)
+        properties = written.setdefault("properties", {})
         for name in set(written_names(kind)) - properties.keys():
             hint = typing.get_type_hints(getattr(kind, name).get)["return"]
             properties[name] = self.generate_inner(TypeAdapter(hint).core_schema)
@@ -91,8 +91,8 @@ class _Written(GenerateJsonSchema):
                 properties[name] = {**properties[name], "description": meaning}
         for described in properties.values():
             described.pop("default", None)
-        made["required"] = sorted(written_names(kind))
-        return made
+        written["required"] = sorted(written_names(kind))
+        return written
 
 
 @cache

@@ -336,12 +336,12 @@ def _servers_of_replays(sources: Sequence[Source]) -> list[Trace]:
     if not replays:
         return []
     others = [run for run in sources if not isinstance(run, Rollups) and not _is_replay(run)]
-    beside = [
+    server_runs = [
         run.parent / str(name)
         for run in replays
         if isinstance(run, Path) and (name := _workload(run).get(SERVER_RUN)) is not None
     ]
-    recorded = [run for run in beside if (run / MANIFEST).is_file()]
+    recorded = [run for run in server_runs if (run / MANIFEST).is_file()]
     paths = {run.resolve() for run in recorded}
     alone = [run for run in others if not isinstance(run, Path) or run.resolve() not in paths]
     return [_trace(run) for run in (*recorded, *alone)]

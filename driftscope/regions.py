@@ -731,8 +731,8 @@ def _occurred_before(tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         words = tokens.astype(np.uint64) + np.uint64(1)
         hashes = np.zeros(len(tokens) - PASSAGE + 1, dtype=np.uint64)
         for place in range(PASSAGE):
-            there = words[place : place + len(hashes)] * weights[place, 0]
-            hashes += (there ^ (there >> np.uint64(29))) * weights[place, 1]
+            hash_sums = words[place : place + len(hashes)] * weights[place, 0]
+            hashes += (hash_sums ^ (hash_sums >> np.uint64(29))) * weights[place, 1]
     order = np.argsort(hashes, kind="stable")
     repeated = np.zeros(len(hashes), dtype=bool)
     repeated[order[1:]] = hashes[order[1:]] == hashes[order[:-1]]

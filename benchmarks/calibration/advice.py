@@ -361,12 +361,12 @@ def what_if(server: tuple[Verify, bool], seed: int) -> Figures:
     runs = [recorded(world, k, one) for k, one in zip((K, 1), machines, strict=True)]
     model = fit([run.cells for run in runs])
     assert model is not None
-    made = policies(model, recorded_on(whole))
-    found: dict[float | None, Policy] = {one.threshold: one for one in made}
+    prediction = policies(model, recorded_on(whole))
+    found: dict[float | None, Policy] = {one.threshold: one for one in prediction}
     truth = {at: served(text, at) for at in ASKED}
     gains = {at: true_gain(world, whole, truth[at]) for at in ASKED}
     exact = true_gain(world, whole, replace(whole, verified=whole.accepted))
-    (oracle,) = (one for one in made if one.name == ORACLE)
+    (oracle,) = (one for one in prediction if one.name == ORACLE)
     return {
         "held": [holds(found[at].gain.interval, gains[at]) is not False for at in ASKED],
         "in_order": [

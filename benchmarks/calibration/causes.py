@@ -290,10 +290,10 @@ def _bounds_of_parts(cause: str) -> dict[str, Bound]:
 def ablated(cause: str, seed: int) -> Figures:
     """Return the loss of agreement of one drafter, as a share of the positions; and for each part
     of it whether its interval excludes 0, and its size."""
-    made = decomposition_of(cause, seed)
-    parts: dict[str, Part] = {name: getattr(made, name) for name in PARTS}
+    decomposition = decomposition_of(cause, seed)
+    parts: dict[str, Part] = {name: getattr(decomposition, name) for name in PARTS}
     return {
-        "loss": made.loss.value,
+        "loss": decomposition.loss.value,
         **{f"{p}_found": bool(v.interval and v.interval.excludes_zero()) for p, v in parts.items()},
         **{f"{p}_off": part.value for p, part in parts.items()},
     }

@@ -185,8 +185,8 @@ def drawn(world: ChangeWorld, seed: int) -> Series:
     shift += world.opposite * change * np.where(loses, 1.0, -1.0 if world.other_share == 0.5 else 0)
     rounds = random.randint(12, 37, n)
     of = np.repeat(np.arange(n), rounds)
-    taken = accepted(random, chance(np.array(LOGITS) + shift[of][:, None]))
-    tokens = np.bincount(of, 1.0 + taken, n)
+    tokens_accepted = accepted(random, chance(np.array(LOGITS) + shift[of][:, None]))
+    tokens = np.bincount(of, 1.0 + tokens_accepted, n)
     return Series(
         start_s=np.arange(n, dtype=np.float64),
         end_s=float(n),
@@ -210,8 +210,8 @@ def moves(made: Changes | None) -> bool:
     """Whether acceptance is said to move with the traffic, or not to be told from it."""
     if made is None or drop_of(made) is not None:
         return False
-    there = bool(made.points) or made.raw is not None
-    return there and explanation_of(made) is not None
+    has_change = bool(made.points) or made.raw is not None
+    return has_change and explanation_of(made) is not None
 
 
 def _reported(world: ChangeWorld) -> dict[str, Bound]:
@@ -236,13 +236,13 @@ def _reported(world: ChangeWorld) -> dict[str, Bound]:
 def over_time(world: ChangeWorld, seed: int) -> Figures:
     """Return what is reported of one run: a drop, one of high severity, acceptance that moves with
     traffic, and a fall of a fifth with the traffic that asks for a look."""
-    made = changes(drawn(world, seed))
-    fall = fall_of(made)
+    result = changes(drawn(world, seed))
+    fall = fall_of(result)
     return {
-        "called": drop_of(made) is not None,
-        "high": high(made),
-        "moves": moves(made),
-        "asked": bool(made and fall and moves(made) and is_sure(made, fall)),
+        "called": drop_of(result) is not None,
+        "high": high(result),
+        "moves": moves(result),
+        "asked": bool(result and fall and moves(result) and is_sure(result, fall)),
     }
 
 
@@ -264,8 +264,8 @@ TWO_LABELS = (Prompts(label="easy", shift=0.6), Prompts(label="hard", shift=-0.6
 )
 def of_replicas(truth: Truth, seed: int) -> Figures:
     """Return whether a replica of one run is blamed."""
-    made = findings_of(replace(truth, seed=seed, prompts_seed=1000 + seed))
-    found = [one for one in made if one.id == "replica_differs" and one.answer is Answer.NO]
+    findings = findings_of(replace(truth, seed=seed, prompts_seed=1000 + seed))
+    found = [one for one in findings if one.id == "replica_differs" and one.answer is Answer.NO]
     return {"blamed": bool(found)}
 
 
@@ -333,11 +333,11 @@ def _slot(world: Server, random: RandomState) -> tuple[Floats, ...]:
     ease = random.standard_normal(int(4 * LASTS_S / MEDIAN_ROUNDS) + 20)
     whole = _rounds(ease)
     begin = random.random_sample() + np.concatenate([[0.0], np.cumsum(whole)[:-1]])
-    there = begin < LASTS_S - 1
-    whole, begin = whole[there], begin[there]
-    seen = np.minimum(whole, np.floor(LASTS_S - begin))
-    shift = world.shifts(random, ease[there])
-    return begin, seen, whole, world.tokens(random, shift, seen.astype(int))
+    has_begun = begin < LASTS_S - 1
+    whole, begin = whole[has_begun], begin[has_begun]
+    recorded = np.minimum(whole, np.floor(LASTS_S - begin))
+    shift = world.shifts(random, ease[has_begun])
+    return begin, recorded, whole, world.tokens(random, shift, recorded.astype(int))
 
 
 def _rounds(ease: Floats) -> Floats:
@@ -377,10 +377,10 @@ def unfinished(world: Server, seed: int) -> Figures:
     end_s, out = float(lives.end_s.max()), dict[str, float]()
     every = np.ones(len(tokens), dtype=np.bool_)
     choices = {"cohort": selection_of(lives).kept, "all": every, "finished": lives.ended}
-    for choice, mine in choices.items():
-        made, rounds = tokens[mine], lives.rounds[mine]
-        moves = changed(made, rounds, start_s=lives.start_s[mine], end_s=end_s)
+    for choice, chosen in choices.items():
+        chosen_tokens, rounds = tokens[chosen], lives.rounds[chosen]
+        moves = changed(chosen_tokens, rounds, start_s=lives.start_s[chosen], end_s=end_s)
         out[f"{choice}_changed"] = moves
-        out[f"{choice}_bias"] = float(made.sum() / rounds.sum())
+        out[f"{choice}_bias"] = float(chosen_tokens.sum() / rounds.sum())
         out[f"{choice}_kept"] = float(rounds.sum() / lives.rounds.sum())
     return out

@@ -274,8 +274,8 @@ class Said:
     def is_wrong(self, allowed: tuple[Answer, ...]) -> bool:
         """Whether an answer is none of those allowed. A difference may be told only of drafters
         that differ."""
-        told = self.differs and Answer.NO not in allowed
-        return told or self.answer not in allowed or self.gate not in allowed
+        called = self.differs and Answer.NO not in allowed
+        return called or self.answer not in allowed or self.gate not in allowed
 
 
 def _said_of(first: Trace, second: Trace) -> Said:
@@ -287,12 +287,12 @@ def _said_of(first: Trace, second: Trace) -> Said:
     (judged,) = judge_analysis([rule], analysis, measured.baseline)
     comparison, screen = analysis.cases[0].comparison, analysis.screen
     assert comparison is not None
-    told = verdict(comparison).partition(";")[0]
+    sentence = verdict(comparison).partition(";")[0]
     asks = screen.state in (State.ACT, State.LOOK) and screen.subject is None
     return Said(
         answer=answer.answer or Answer.CANNOT_TELL,
         gate=GATES[judged.outcome],
-        differs=any(words in told for words in (" accepts more from ", " has the longer "))
+        differs=any(words in sentence for words in (" accepts more from ", " has the longer "))
         or any(f.id == "runs_part" and f.asks for f in analysis.findings),
         acts=asks and bool(screen.lead.reference),
     )
@@ -353,8 +353,8 @@ def _baseline_trial(first: Truth, baseline: Truth) -> Callable[[int], Figures]:
 def _pays(run: Truth, baseline: Truth, trial: int) -> tuple[Answer, bool]:
     """Return whether speculation pays beside a baseline, which is served without it, and whether
     the first screen asks for something for it."""
-    plain, mine = _anew(replace(baseline, k_zero_above=0), run, trial)
-    analysis = analyze(Inputs(sources=[trace_of(mine)], labels=["run"], baseline=trace_of(plain)))
+    plain, run_k = _anew(replace(baseline, k_zero_above=0), run, trial)
+    analysis = analyze(Inputs(sources=[trace_of(run_k)], labels=["run"], baseline=trace_of(plain)))
     about = (*analysis.findings, *analysis.answers)
     (answer,) = [found.answer for found in about if found.topic is Topic.PAYS and found.answer]
     screen = analysis.screen

@@ -130,8 +130,8 @@ def rounds_of_world(world: DepthWorld, seed: int) -> Rounds:
     chances = world.chances(shift)
     chances[random.random_sample(len(request)) < world.hard] = HARD
     drafted = world.lengths(random, shift, k)
-    taken = np.minimum(accepted(random, chances), drafted)
-    return rounds_by_length(request, drafted, taken, world.requests, k)
+    tokens_accepted = np.minimum(accepted(random, chances), drafted)
+    return rounds_by_length(request, drafted, tokens_accepted, world.requests, k)
 
 
 @cache
@@ -220,8 +220,8 @@ def along_chain(world: DepthWorld, seed: int) -> Figures:
             conditional=conditional.value.tolist(),
         ),
     )
-    said = falls(run), is_even(run)
-    return {"falls": said[0], "even": said[1], "cannot_tell": not any(said)}
+    answers = falls(run), is_even(run)
+    return {"falls": answers[0], "even": answers[1], "cannot_tell": not any(answers)}
 
 
 BY_BATCH = Truth(requests=96, rounds=25, batches=(1, 2, 3, 6), k_by_batch=((2, 7), (4, 4), (6, 2)))
@@ -320,13 +320,13 @@ def _cut(seed: int, prompts: int, verified: Floats, lost: Floats) -> Rounds:
     request = np.repeat(np.arange(REQUESTS), ROUNDS)
     shift = (own - lost)[request] + WITHIN * random.standard_normal(len(request))
     logit = FALLING + shift[:, None]
-    taken = accepted(random, chance(logit))
+    tokens_accepted = accepted(random, chance(logit))
     sure = chance(logit + NOISE * random.standard_normal(logit.shape))
     length = _admitted(np.cumprod(sure, axis=1), request, verified)
-    taken = np.minimum(taken, length)
+    tokens_accepted = np.minimum(tokens_accepted, length)
     some = length > 0
-    rounds = rounds_by_length(request[some], length[some], taken[some], REQUESTS, K)
-    cut = np.bincount(length[(taken == length) & (length < K)], minlength=K)
+    rounds = rounds_by_length(request[some], length[some], tokens_accepted[some], REQUESTS, K)
+    cut = np.bincount(length[(tokens_accepted == length) & (length < K)], minlength=K)
     return replace(rounds, uncut=uncut_of(rounds.at_risk.sum(axis=0), cut))
 
 
@@ -372,8 +372,8 @@ def cut_drafts(world: tuple[float, float, bool], seed: int) -> Figures:
         verified = np.where(later, second, first)
         run = _cut(2 * seed, seed, verified, np.zeros(REQUESTS))
         worse = _cut(2 * seed + 1, seed, verified, np.where(later, WORSE, 0.0))
-        said = [one.comparable_k > 0 and _moves(one) for one in (run, worse)]
-        return {"false": said[0], "found": said[1], "false_if_pooled": _moves(_pooled(run))}
+        moves = [one.comparable_k > 0 and _moves(one) for one in (run, worse)]
+        return {"false": moves[0], "found": moves[1], "false_if_pooled": _moves(_pooled(run))}
     a, b, worse = (
         _cut(3 * seed + n, seed, np.full(REQUESTS, share), np.full(REQUESTS, lost))
         for n, (share, lost) in enumerate([(first, 0.0), (second, 0.0), (second, WORSE)])

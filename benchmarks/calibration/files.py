@@ -75,9 +75,9 @@ def text_of(log: Log, seed: int) -> str:
     for at in range(log.lines):
         own = log.alike * own + math.sqrt(1 - log.alike**2) * source.normal(0.0, log.own)
         shift = log.over_time * at / (log.lines - 1) + log.with_usage * usage[at] / 100.0
-        taken = chance(0.9 + own + shift)
+        rates = chance(0.9 + own + shift)
         rounds = 1 + int(source.poisson(250))
-        reached = np.minimum.accumulate(source.random((rounds, K)) < taken, axis=1)
+        reached = np.minimum.accumulate(source.random((rounds, K)) < rates, axis=1)
         time = f"12:{at // 6:02d}:{10 * (at % 6):02d}"
         rows.append(_LOAD.format(at=time, running=int(source.integers(3, 9)), usage=usage[at]))
         rows.append(
@@ -107,8 +107,8 @@ def _told(log: Log) -> dict[str, Bound]:
 def logs(log: Log, seed: int) -> Figures:
     """Return whether one log shows a change over time, or with the load or the context."""
     files = server_log(ResultFile(path=Path("log"), text=text_of(log, seed)))
-    told = " ".join(change.statement for figures in files for change in figures.changes)
-    return {"over_time": "first quarter" in told, "with_load": "between lines" in told}
+    statements = " ".join(change.statement for figures in files for change in figures.changes)
+    return {"over_time": "first quarter" in statements, "with_load": "between lines" in statements}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +216,6 @@ def smallest_changes(requests: int, seed: int) -> Figures:
     size = smallest_change(*first) or 0.0
     seen = {"smallest": size}
     for name, change in (("none", 0.0), ("smallest", size), ("half", size / 2)):
-        made = ratio(*_measured(source, requests, 1.0 + change), *first)
-        seen[f"seen_{name}"] = made is not None and not made[1].low <= 1.0 <= made[1].high
+        times = ratio(*_measured(source, requests, 1.0 + change), *first)
+        seen[f"seen_{name}"] = times is not None and not times[1].low <= 1.0 <= times[1].high
     return seen

@@ -117,8 +117,8 @@ def analysed(world: tuple[Truth, str, Bound], seed: int) -> Figures:
     """Return the findings of one run by id and severity; of high severity ones any, and that of
     this world; and any of medium severity."""
     truth, name, _ = world
-    made = _findings(replace(truth, seed=seed, prompts_seed=10_000 + seed))
-    ids = {level: [f.id for f in made if f.severity is level] for level in Severity}
+    findings = _findings(replace(truth, seed=seed, prompts_seed=10_000 + seed))
+    ids = {level: [f.id for f in findings if f.severity is level] for level in Severity}
     high, medium = ids[Severity.HIGH], ids[Severity.MEDIUM]
     named = bool(high) if name == "" else name in high
     return {"high": bool(high), "medium": bool(medium), "named": named, "ids": high + medium}

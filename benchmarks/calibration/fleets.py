@@ -82,8 +82,8 @@ def rollups_of(fleet: Fleet, source: np.random.Generator) -> Rollups:
     )
     shape = (fleet.replicas, MOST_SPANS, 3, len(KINDS), K)
     rounds, accepted = (some.reshape(shape).sum(axis=2) for some in (reached, accepted))
-    there = rounds > 0
-    replica, span, kind, depth = np.nonzero(there)
+    has_rounds = rounds > 0
+    replica, span, kind, depth = np.nonzero(has_rounds)
     return Rollups(
         path=Path("day"),
         replicas=tuple(f"pod-{at}" for at in range(fleet.replicas)),
@@ -94,8 +94,8 @@ def rollups_of(fleet: Fleet, source: np.random.Generator) -> Rollups:
         span=span,
         kind=kind,
         depth=depth + 1,
-        rounds=rounds[there].astype(float),
-        accepted=accepted[there].astype(float),
+        rounds=rounds[has_rounds].astype(float),
+        accepted=accepted[has_rounds].astype(float),
     )
 
 

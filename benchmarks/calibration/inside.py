@@ -146,11 +146,11 @@ def drift_of(world: AttentionWorld, seed: int) -> AttentionDrift:
     if world.sessions:
         level = level + own * random.standard_normal(clusters)[cluster]
         moves = moves + own * random.standard_normal(clusters)[cluster]
-    apart = np.where(np.arange(world.requests) % 2, world.opposite, -world.opposite)
+    opposite = np.where(np.arange(world.requests) % 2, world.opposite, -world.opposite)
     request = np.repeat(np.arange(world.requests), world.chains)
     along = np.arange(DEPTHS) / (DEPTHS - 1)
     near = world.recent + BETWEEN * level[request, None] + world.shift * along
-    near = near + (MOVES * moves + apart)[request, None] * along
+    near = near + (MOVES * moves + opposite)[request, None] * along
     near = np.clip(near + WITHIN * random.standard_normal(near.shape), 0.0, 1.0)
     sink = np.linspace(*world.sink, DEPTHS) * np.exp(0.1 * random.standard_normal(near.shape))
     near = np.minimum(near, 1.0 - sink)
@@ -158,8 +158,8 @@ def drift_of(world: AttentionWorld, seed: int) -> AttentionDrift:
     bins = np.zeros((len(request), DEPTHS, len(edges_of(DEPTHS))))
     bins[:, :, :PLACES] = near[:, :, None] * kernel
     bins[:, :, -1] = 1.0 - near - sink
-    mine = np.cumsum(bins[:, :, :PLACES], axis=2)
-    on_chain = [mine[:, d, d - 1] if d else np.zeros(len(request)) for d in range(DEPTHS)]
+    nearest = np.cumsum(bins[:, :, :PLACES], axis=2)
+    on_chain = [nearest[:, d, d - 1] if d else np.zeros(len(request)) for d in range(DEPTHS)]
     context = random.randint(world.contexts[0], world.contexts[1] + 1, world.requests)[request]
     return _drift(cluster[request], bins, sink, np.stack(on_chain, 1), 4.0 / context)
 
@@ -212,11 +212,11 @@ def _answers(world: AttentionWorld) -> dict[str, Bound]:
 )
 def drifts(world: AttentionWorld, seed: int) -> Figures:
     """Return the answer about one recording."""
-    said = drift_of(world, seed).answer
+    answer = drift_of(world, seed).answer
     return {
-        "drift": said is DriftAnswer.DRIFT,
-        "no_drift": said is DriftAnswer.NO_DRIFT,
-        "cannot_tell": said is DriftAnswer.CANNOT_TELL,
+        "drift": answer is DriftAnswer.DRIFT,
+        "no_drift": answer is DriftAnswer.NO_DRIFT,
+        "cannot_tell": answer is DriftAnswer.CANNOT_TELL,
     }
 
 
@@ -234,8 +234,8 @@ def _sink_answers(world: AttentionWorld) -> dict[str, Bound]:
 )
 def sinks(world: AttentionWorld, seed: int) -> Figures:
     """Return whether the drafter of one recording is said to have a sink."""
-    said = drift_of(world, seed).has_sink
-    return {"has": said is True, "has_not": said is False, "cannot_tell": said is None}
+    has_sink = drift_of(world, seed).has_sink
+    return {"has": has_sink is True, "has_not": has_sink is False, "cannot_tell": has_sink is None}
 
 
 FIRST, FALL = 1.2, 0.15
@@ -290,14 +290,14 @@ def related_rows(world: RelationWorld, seed: int) -> tuple[Rows, np.ndarray]:
     measure = level[:, :, None] + 0.3 * random.standard_normal((n, rounds, k))
     logit = FIRST - 0.8 * difficulty[:, None] - world.trend * progress
     chances = chance((logit + world.effect * movement)[:, :, None] - FALL * np.arange(k))
-    taken = accepted(random, chances)
+    hits = accepted(random, chances)
     lasts = random.randint(world.shortest or rounds, rounds + 1, n)
-    there = np.arange(rounds) < lasts[:, None]
-    request, at, depth = np.nonzero((np.arange(k) <= taken[:, :, None]) & there[:, :, None])
+    exist = np.arange(rounds) < lasts[:, None]
+    request, at, depth = np.nonzero((np.arange(k) <= hits[:, :, None]) & exist[:, :, None])
     rows = Rows(
         cluster=session[request],
         stratum=request * k + depth,
-        y=(taken[request, at] > depth).astype(np.float64),
+        y=(hits[request, at] > depth).astype(np.float64),
         x=measure[request, at, depth],
         covariates=progress[at][:, None],
     )
@@ -306,8 +306,8 @@ def related_rows(world: RelationWorld, seed: int) -> tuple[Rows, np.ndarray]:
 
 def _sizes(world: RelationWorld, made: Sequence[Figures]) -> Figures:
     row = means(world, made)
-    over = row["estimate"] / row["true_size"] if world.effect else None
-    return {**row, "over_true_size": over}
+    quotient = row["estimate"] / row["true_size"] if world.effect else None
+    return {**row, "over_true_size": quotient}
 
 
 def _relation(world: RelationWorld) -> dict[str, Bound]:
@@ -329,17 +329,17 @@ def _relation(world: RelationWorld) -> dict[str, Bound]:
 def related(world: RelationWorld, seed: int) -> Figures:
     """Return what is said of one run, and its estimate beside the true size."""
     rows, chances = related_rows(world, seed)
-    made = association(rows)
+    answered = association(rows)
     # The truth is what the same fit gives for the probabilities behind the outcomes.
     fit = association(replace(rows, y=chances)) if world.effect else None
     true = fit.per_sd if fit else 0.0
-    answer = made.answer() if made else relation.AssociationAnswer.CANNOT_TELL
+    answer = answered.answer() if answered else relation.AssociationAnswer.CANNOT_TELL
     return {
         "called": answer in (relation.AssociationAnswer.LESS, relation.AssociationAnswer.MORE),
         "excluded": answer is relation.AssociationAnswer.NO,
         "undecided": answer is relation.AssociationAnswer.CANNOT_TELL,
-        "covered": holds(made.interval, true) if made else None,
-        "estimate": made.per_sd if made else None,
+        "covered": holds(answered.interval, true) if answered else None,
+        "estimate": answered.per_sd if answered else None,
         "true_size": true,
     }
 
@@ -406,8 +406,8 @@ def scored_rounds(world: ConfidenceWorld, seed: int) -> tuple[Scored, np.ndarray
 @cache
 def _true_auroc(world: ConfidenceWorld) -> float:
     """Return the AUROC at depth 2 over very many requests."""
-    made = [calibrations(scored_rounds(world, 10_000 + n)[0]).by_depth[1].auroc for n in range(40)]
-    return float(np.mean(known(made)))
+    areas = [calibrations(scored_rounds(world, 10_000 + n)[0]).by_depth[1].auroc for n in range(40)]
+    return float(np.mean(known(areas)))
 
 
 def _called(world: ConfidenceWorld) -> dict[str, Bound]:
@@ -432,11 +432,11 @@ def confidence(world: ConfidenceWorld, seed: int) -> Figures:
     """Return whether the confidence of one run is called off, and said to have changed; and whether
     the intervals of temperature, bias and AUROC hold the truth."""
     rounds, chances = scored_rounds(world, seed)
-    made = calibrations(rounds)
-    run = SimpleNamespace(confidence=SimpleNamespace(calibration=made), side=None)
+    calibration = calibrations(rounds)
+    run = SimpleNamespace(confidence=SimpleNamespace(calibration=calibration), side=None)
     case: Any = SimpleNamespace(run=run)
     inside, biases = [], []
-    for at, true in zip(made.by_depth, world.temperatures, strict=True):
+    for at, true in zip(calibration.by_depth, world.temperatures, strict=True):
         reached = rounds.accepted >= at.depth - 1
         bias = float((rounds.sure - chances)[reached, at.depth - 1].mean())
         biases.append(holds(at.bias_interval, bias))
@@ -447,5 +447,5 @@ def confidence(world: ConfidenceWorld, seed: int) -> Figures:
         "moves": confidence_moves.rule(case) is not None,
         "covered": known(inside) if planted else None,
         "bias_covered": known(biases),
-        "auroc_covered": holds(made.by_depth[1].auroc_interval, _true_auroc(world)),
+        "auroc_covered": holds(calibration.by_depth[1].auroc_interval, _true_auroc(world)),
     }

@@ -77,8 +77,8 @@ def changed(tokens: Floats, rounds: Ints, **more: Any) -> bool:
         rounds=rounds.astype(np.float64),
         labels=np.full(n, "all"),
     )
-    made = changes(series)
-    return made is not None and bool(made.points)
+    result = changes(series)
+    return result is not None and bool(result.points)
 
 
 def trace_of(truth: Truth) -> Trace:

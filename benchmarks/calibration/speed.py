@@ -152,8 +152,8 @@ def answer_of(servers: Servers, seed: int) -> Finding:
         runs.append(measurement(f"server {at}", workload, **facts))
     cases = [case for case in replay_cases_of(runs, None) if case.with_and_without]
     found = [slower_for_clients(case) or pays_for_clients(case) for case in cases]
-    told = [one for one in found if one and one.answer is not Answer.CANNOT_TELL]
-    return next(one for one in (*told, *found) if one)
+    answers = [one for one in found if one and one.answer is not Answer.CANNOT_TELL]
+    return next(one for one in (*answers, *found) if one)
 
 
 def _rows(
@@ -175,7 +175,7 @@ def _rows(
         times = PLAIN_S * start * np.exp(own + source.normal(0.0, servers.within, PROMPTS))
         if drafts and load == servers.loads[0]:
             times[: PROMPTS // 4] *= servers.warm_up
-        seen = times / (servers.speedup * scale if drafts else 1.0)
+        token_times = times / (servers.speedup * scale if drafts else 1.0)
         engine = times / ((servers.at_server or 1.0) * scale if drafts else 1.0)
         rows += [
             {
@@ -185,9 +185,9 @@ def _rows(
                 "pair": f"p{at}",
                 "repeat": 0,
                 "round": number,
-                "tpot_s": float(seen[at]),
+                "tpot_s": float(token_times[at]),
                 "ttft_s": 0.05 * start,
-                "e2e_s": 0.05 * start + TOKENS * float(seen[at]),
+                "e2e_s": 0.05 * start + TOKENS * float(token_times[at]),
                 "waited_s": 0.0,
                 "output_tokens": TOKENS,
                 "prompt_tokens": 100,

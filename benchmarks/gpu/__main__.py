@@ -87,7 +87,7 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
         return Result(stage=name, state="CANNOT RUN", words=why)
     began, seconds = time.monotonic(), options.seconds or SECONDS[name]
     code = _run(name, seconds, options)
-    taken, found = time.monotonic() - began, read(path)
+    took_s, found = time.monotonic() - began, read(path)
     if found.get("complete") and code == 0:
         state, words = ("MISSED" if found["ok"] is False else "ok"), found["verdict"]
     elif code is None or code == 0:
@@ -96,7 +96,7 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
     else:
         lines = path.with_suffix(".log").read_text(errors="replace").strip().splitlines()
         state, words = "FAILED", f"exit code {code}: {lines[-1][:300] if lines else 'no output'}"
-    return Result(stage=name, state=state, seconds=taken, words=words)
+    return Result(stage=name, state=state, seconds=took_s, words=words)
 
 
 def _run(name: str, seconds: float, options: argparse.Namespace) -> int | None:

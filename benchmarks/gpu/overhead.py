@@ -254,11 +254,11 @@ def _recorded(run: Path) -> dict[str, Any]:
 def judge(records: list[dict[str, Any]]) -> tuple[bool, str]:
     """Return whether the goals hold wherever a violation could be detected, and a one-line
     verdict."""
-    over, rows = over_goal(records), list(by_context(records))
+    exceeded, rows = over_goal(records), list(by_context(records))
     growing = [f"{r['setting']} at {r['concurrency']}" for r in rows if r["growth"] == "grows"]
-    words = [f"{len(records)} points", f"above the goal: {', '.join(over) or 'none'}"]
+    words = [f"{len(records)} points", f"above the goal: {', '.join(exceeded) or 'none'}"]
     words.append(f"cost grows with context: {', '.join(growing) or 'nowhere'}")
-    return not over and not growing, "; ".join(words)
+    return not exceeded and not growing, "; ".join(words)
 
 
 OURS = ("clear_chain", "enter_forward", "measure_state", "leave_forward", "_partial", "_combine")

@@ -40,8 +40,8 @@ def command(device: str, out: Path) -> list[str]:
 def answers(report: dict[str, Any]) -> str:
     """Return what a report says of whether speculation pays, in one line."""
     about = [*report["findings"], *report["answers"]]
-    said = [one["statement"] for one in about if one["topic"] == "pays" and one.get("answer")]
-    return " ".join(dict.fromkeys(said))
+    statements = [one["statement"] for one in about if one["topic"] == "pays" and one.get("answer")]
+    return " ".join(dict.fromkeys(statements))
 
 
 def run(file: ResultsFile, out: Path, _deadline: float) -> None:

@@ -162,8 +162,8 @@ def judge(results: Mapping[str, Found]) -> tuple[bool, str]:
     errors = [found["mass_error"] for found in results.values() if "mass_error" in found]
     words = f"{len(results)} engines"
     words += f", largest mass error {max(errors):.1e}" if errors else ""
-    told = "; ".join(f"{name}: {', '.join(why)}" for name, why in wrong.items())
-    return not wrong, f"{words}; {told}" if told else words
+    reasons = "; ".join(f"{name}: {', '.join(why)}" for name, why in wrong.items())
+    return not wrong, f"{words}; {reasons}" if reasons else words
 
 
 def _attempt(name: str, job: Job, folder: Path, log: Path) -> Found:

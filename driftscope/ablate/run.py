@@ -317,20 +317,20 @@ class PromptMeter:
         )
         if len(anchors):
             prefix = narrow = Prefix.run_over(self._drafter, self._target, passage)
-            if self._served and any(made.served_dtype for made in interventions):
+            if self._served and any(intervention.served_dtype for intervention in interventions):
                 served = self._served
                 narrow = Prefix.run_over(served.drafter, served, served.cast(passage))
-        for made in interventions:
+        for intervention in interventions:
             if not len(anchors):
-                drafts[made.id] = nothing
-            elif made.lookup is None:
-                of_chain = narrow if made.served_dtype else prefix
-                drafts[made.id] = ablated_draft(of_chain, k, made, anchors)
+                drafts[intervention.id] = nothing
+            elif intervention.lookup is None:
+                of_chain = narrow if intervention.served_dtype else prefix
+                drafts[intervention.id] = ablated_draft(of_chain, k, intervention, anchors)
             else:
                 matches = looked_up(passage.ids, anchors, k)
-                if made.lookup is PromptLookup.BETTER_OF_BOTH:
+                if intervention.lookup is PromptLookup.BETTER_OF_BOTH:
                     matches = better_of(drafts[AS_SERVED].matches, matches)
-                drafts[made.id] = replace(nothing, matches=matches)
+                drafts[intervention.id] = replace(nothing, matches=matches)
         vocabulary = self._vocabulary.count(passage) if self._vocabulary else {}
         return MeasuredPrompt(drafts=drafts, vocabulary=vocabulary)
 
@@ -371,7 +371,7 @@ def run_ablation(
             idle[intervention.id] = "an EAGLE-1 drafter has no final norm"
         if intervention.served_dtype and dtype is None:
             idle[intervention.id] = "no config names a dtype narrower than float32 (torch_dtype)"
-    chains = [INTERVENTIONS[AS_SERVED], *(made for made in asked if made.id not in idle)]
+    chains = [INTERVENTIONS[AS_SERVED], *(change for change in asked if change.id not in idle)]
     narrow = dtype if any(chain.served_dtype for chain in chains) else None
     meter = PromptMeter(
         drafter,

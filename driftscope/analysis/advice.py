@@ -392,15 +392,15 @@ def advise(
 
     Returns None without enough measured steps.
     """
-    alike: list[Measured] = [other for other in others if same_models(run, other)]
+    same_model: list[Measured] = [other for other in others if same_models(run, other)]
     if plain is not None and same_models(run, plain, target_only=True):
-        alike.append(plain)
-    model = fit([run.cells, *(run.cells for run in alike)])
+        same_model.append(plain)
+    model = fit([run.cells, *(run.cells for run in same_model)])
     if model is None:
         return None
     if _length_at_most(run) < DEAD_LENGTH:
         return _without(run, model)
-    drafting = [run for run in alike if isinstance(run, RunSummary)]
+    drafting = [run for run in same_model if isinstance(run, RunSummary)]
     return _advice(run, drafting, model)
 
 

@@ -187,8 +187,8 @@ def compared_figures(row: Difference) -> tuple[Quantity, Quantity] | None:
     if row.interval is None or row.first_interval is None or row.second_interval is None:
         return None
     halves = [(ends.high - ends.low) / 2 for ends in (row.first_interval, row.second_interval)]
-    apart, both = (row.interval.high - row.interval.low) / 2, 2 * halves[0] * halves[1]
-    same = (halves[0] ** 2 + halves[1] ** 2 - apart**2) / both if both else 0.0
+    half, both = (row.interval.high - row.interval.low) / 2, 2 * halves[0] * halves[1]
+    same = (halves[0] ** 2 + halves[1] ** 2 - half**2) / both if both else 0.0
     figure = f"{row.segment}/{row.metric}/{row.depth}"
     correlation = min(max(same, -1.0), 1.0)
     first, second = (

@@ -161,10 +161,10 @@ def kept_of(reference: Group, other: Group, *, tests: int) -> tuple[float, Inter
         return None
     widen = NormalDist().inv_cdf(1 - 0.025 / tests) / NormalDist().inv_cdf(0.975)
     x, y = _around(a, spans[0], widen), _around(b, spans[1], widen)
-    apart = difference(a, x, b, y) if x and y else None
-    if apart is None or not apart.low > 0:
+    fall = difference(a, x, b, y) if x and y else None
+    if fall is None or not fall.low > 0:
         return None
-    kept = Interval.between(1 - apart.high / a, 1 - apart.low / a)
+    kept = Interval.between(1 - fall.high / a, 1 - fall.low / a)
     return None if kept is None else (b / a, kept)
 
 
@@ -228,14 +228,14 @@ def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
     order = ibis.window(group_by="cluster", order_by=rows.time_s.desc())
     rows = rows.mutate(back=ibis.row_number().over(order))
     rows = rows.filter(rows.back < last)
-    taken = rows.verified.isin(shape.ks) & (rows.accepted >= rows.verified)
-    return rows.group_by("cluster").aggregate(whole=taken.sum())
+    is_whole = rows.verified.isin(shape.ks) & (rows.accepted >= rows.verified)
+    return rows.group_by("cluster").aggregate(whole=is_whole.sum())
 
 
 def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str, Any]:
     """Compare the rounds in `cells` within strata; `contexts` and `labels` are names."""
-    there = np.zeros((len(labels), len(contexts)), dtype=np.int64)
-    np.add.at(there, (cells.label, cells.context), 1)
+    requests = np.zeros((len(labels), len(contexts)), dtype=np.int64)
+    np.add.at(requests, (cells.label, cells.context), 1)
     return {
         "context_within_label": context_within_label(cells, contexts, labels),
         "labels_within_context": tuple(
@@ -247,7 +247,7 @@ def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str,
             label: tuple(
                 name for name, n in zip(contexts, row, strict=True) if n >= ENOUGH_REQUESTS
             )
-            for label, row in zip(labels, there.tolist(), strict=True)
+            for label, row in zip(labels, requests.tolist(), strict=True)
         },
     }
 
@@ -262,18 +262,18 @@ def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
     rounds = run.rounds_of(run.in_context, request)
     known = run.requests.finished
     wanted = known[request] if known.any() else np.ones(len(request), dtype=np.bool_)
-    mine = wanted & (rounds.rounds > 0)
-    powers, context = np.unique(whole(run.in_context, "bucket")[mine], return_inverse=True)
-    names, label = np.unique(run.requests.labels[request[mine]].astype(str), return_inverse=True)
+    kept = wanted & (rounds.rounds > 0)
+    powers, context = np.unique(whole(run.in_context, "bucket")[kept], return_inverse=True)
+    names, label = np.unique(run.requests.labels[request[kept]].astype(str), return_inverse=True)
     prompt, output = run.requests.prompt_tokens, run.requests.output_tokens
-    power = whole(run.in_context, "bucket")[mine]
+    power = whole(run.in_context, "bucket")[kept]
     cells = Cells(
-        place=place_in_answer(power, prompt[request[mine]], output[request[mine]]),
-        request=run.requests.units.unit[request[mine]],
+        place=place_in_answer(power, prompt[request[kept]], output[request[kept]]),
+        request=run.requests.units.unit[request[kept]],
         label=label,
         context=context,
-        tokens=rounds.comparable_tokens()[mine, 0],
-        rounds=rounds.rounds[mine].astype(np.float64),
+        tokens=rounds.comparable_tokens()[kept, 0],
+        rounds=rounds.rounds[kept].astype(np.float64),
     )
     return cells, [f"{range_name(exponent)} tokens" for exponent in powers.tolist()], names.tolist()
 
@@ -337,10 +337,10 @@ def within_requests_of(
 
 def _groups(rounds: Rounds, names: Names, order: tuple[str, ...]) -> Iterator[Group]:
     for name in order:
-        mine = rounds.where(names == name)
-        if len(mine):
-            share = len(mine) / len(rounds)
-            yield replace(group_of(name, mine), share_of_rounds=share)
+        group_rounds = rounds.where(names == name)
+        if len(group_rounds):
+            share = len(group_rounds) / len(rounds)
+            yield replace(group_of(name, group_rounds), share_of_rounds=share)
 
 
 def _regions_within(rounds: Rounds, region: Names, place: Codes) -> Iterator[Contrast]:
@@ -357,14 +357,14 @@ def _halves(rounds: Rounds, second: NDArray[np.bool_], stratum: NDArray[np.int64
     """Return the sums of both kinds by request and stratum."""
     strata = int(stratum.max(initial=0)) + 1
     key, at = np.unique(rounds.request * strata + stratum, return_inverse=True)
-    there, accepted = np.zeros((len(key), 2)), np.zeros((len(key), 2))
+    counts, accepted = np.zeros((len(key), 2)), np.zeros((len(key), 2))
     place = (at, second.astype(np.int64))
-    np.add.at(there, place, rounds.rounds)
+    np.add.at(counts, place, rounds.rounds)
     np.add.at(accepted, place, rounds.comparable_tokens()[:, 0] - rounds.rounds)
     first = np.unique(at, return_index=True)[1]
     return Halves(
         accepted=accepted,
-        rounds=there,
+        rounds=counts,
         request=rounds.request[first],
         cluster=rounds.cluster[first],
         crossed=None if rounds.crossed is None else rounds.crossed[first],
@@ -400,14 +400,14 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
     boundary = rate_over_clusters(
         run.structured[touched], steps[touched], some.cluster, some.crossed
     )
-    there = rounds.rounds > 0
-    begin, end = run.first_s[there], run.last_s[there]
+    has_rounds = rounds.rounds > 0
+    begin, end = run.first_s[has_rounds], run.last_s[has_rounds]
     degrees = run.requests.temperature[rounds.request]
-    lowest = np.unique(degrees[np.isfinite(degrees) & there])[:MAX_GROUPS]
+    lowest = np.unique(degrees[np.isfinite(degrees) & has_rounds])[:MAX_GROUPS]
     structured: tuple[Group, ...] = ()
     if touched.any():
-        mine = np.isin(rounds.request, rounds.request[touched])
-        both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
+        lost_draft = np.isin(rounds.request, rounds.request[touched])
+        both = (("that lost drafts to a grammar", lost_draft), ("the others", ~lost_draft))
         parts = [(name, rounds.where(some)) for name, some in both]
         structured = tuple(group_of(name, some) for name, some in parts if len(some))
     return Groups(
@@ -420,7 +420,7 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
         time=tuple(_by_value(rounds, quarter)),
         execution=_by_execution(run, by_execution),
         structured=structured,
-        duration_s=float(end.max() - begin.min()) if there.any() else 0.0,
+        duration_s=float(end.max() - begin.min()) if has_rounds.any() else 0.0,
         failed_share=failed[0],
         failed_share_interval=failed[1],
         boundary_share=boundary[0],
@@ -449,8 +449,8 @@ def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
 def _shares(
     rounds: Rounds, labels: NDArray[np.str_], quarter: NDArray[np.str_]
 ) -> dict[str, tuple[float, ...]]:
-    there = rounds.rounds > 0
-    parts, names = np.unique(quarter[there]), np.unique(labels[there]).tolist()
+    has_rounds = rounds.rounds > 0
+    parts, names = np.unique(quarter[has_rounds]), np.unique(labels[has_rounds]).tolist()
     whole_of = {part: rounds.rounds[quarter == part].sum() for part in parts}
     return {
         label: tuple(
@@ -486,5 +486,5 @@ def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
     clusters = in_order(table, "execution", "cluster")
     rounds = run.rounds_of(clusters, whole(clusters, "cluster"))
     ran = np.asarray(clusters.column("execution").to_pylist(), dtype=np.str_)
-    there = sorted(set(ran) & set(run.shape.executions))
-    return tuple(group_of(execution, rounds.where(ran == execution)) for execution in there)
+    executions = sorted(set(ran) & set(run.shape.executions))
+    return tuple(group_of(execution, rounds.where(ran == execution)) for execution in executions)

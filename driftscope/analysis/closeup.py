@@ -67,8 +67,8 @@ def durations_of(
         STEP: floats(steps, "step_s") - probe_s,
         DRAFT: floats(steps, "draft_s") - probe_s,
     }
-    made = {name: distribution(values) for name, values in samples.items()}
-    return {name: value for name, value in made.items() if value is not None}
+    distributions = {name: distribution(values) for name, values in samples.items()}
+    return {name: value for name, value in distributions.items() if value is not None}
 
 
 def distribution(values: NDArray[np.float64]) -> Distribution | None:
@@ -202,9 +202,9 @@ def chains_of_requests(
         try:
             found = tables.engine.rows(query)
             # With the list columns that their files leave out.
-            there = found.drop_columns([name for name, _ in derived])
+            stored = found.drop_columns([name for name, _ in derived])
             metadata = {DERIVED_KEY: dumps(dict(derived)).encode()}
-            restored = restore(there.replace_schema_metadata(metadata))
+            restored = restore(stored.replace_schema_metadata(metadata))
             parts.append(restored.select(found.column_names).replace_schema_metadata(None))
         except ValueError as error:
             raise DamagedTraceError(
@@ -410,9 +410,9 @@ def closeup_of(run: Sums, steps: pa.Table) -> CloseUp:
     """Return the close-up of a run; `steps` are those of `StepTimes`."""
     requests = run.requests
     n = len(run.requests)
-    mine = run.rounds.request
+    of_rounds = run.rounds.request
     count, accepted = (
-        np.bincount(mine, weights=number, minlength=n).astype(np.float64)
+        np.bincount(of_rounds, weights=number, minlength=n).astype(np.float64)
         for number in (run.rounds.rounds, run.rounds.accepted)
     )
     # Growth of the hidden state and attention on the chain at the last depth, [requests] each.

@@ -66,8 +66,8 @@ class RunDifference:
     @property
     def words(self) -> str:
         """Name and values: "temperature (0 against 0.7)"."""
-        alike = self.first == self.second
-        return self.name if alike else f"{self.name} ({self.first} against {self.second})"
+        same_text = self.first == self.second
+        return self.name if same_text else f"{self.name} ({self.first} against {self.second})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +172,8 @@ def comparability_of(
         paired = pairing.how != UNPAIRED
         rows = (pairing.first, pairing.second) if paired else tuple(side.asked for side in sides)
         asked = [
-            _Asked(side=side, requests=requests, rows=mine)
-            for side, requests, mine in zip(sides, (first, second), rows, strict=True)
+            _Asked(side=side, requests=requests, rows=rows_of_side)
+            for side, requests, rows_of_side in zip(sides, (first, second), rows, strict=True)
         ]
         found += _of_requests(asked[0], asked[1], paired=paired, speculate=speculate)
     return Comparability(differences=tuple(found))
@@ -496,9 +496,9 @@ def _of_temperatures(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDiffe
     """Yield that temperatures have other shares of the requests, by more than chance explains where
     the requests are not the same."""
     mine, theirs = a.temperatures(), b.temperatures()
-    apart = sum(abs(mine.get(t, 0.0) - theirs.get(t, 0.0)) for t in {*mine, *theirs}) / 2
+    differing_share = sum(abs(mine.get(t, 0.0) - theirs.get(t, 0.0)) for t in {*mine, *theirs}) / 2
     chance = 0.0 if paired else math.sqrt(sum(1 / max(len(run.rows), 1) for run in (a, b)))
-    if not mine or not theirs or apart <= max(SAME_SHARES, chance):
+    if not mine or not theirs or differing_share <= max(SAME_SHARES, chance):
         return
     common = sorted(mine.keys() & theirs.keys(), key=lambda t: -min(mine[t], theirs[t]))
     yield RunDifference(
@@ -532,12 +532,12 @@ def _of_lengths(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference
     known = [np.isfinite(values) for values in tokens]
     if paired:
         known = [known[0] & known[1]] * 2
-    first, second = (values[there] for values, there in zip(tokens, known, strict=True))
+    first, second = (values[is_known] for values, is_known in zip(tokens, known, strict=True))
     if not _lengths_differ(first, second, paired=paired):
         return
     rounds = [
-        float(np.nanmean(run.by_request(run.side.rounds.rounds)[there]))
-        for run, there in zip((a, b), known, strict=True)
+        float(np.nanmean(run.by_request(run.side.rounds.rounds)[is_known]))
+        for run, is_known in zip((a, b), known, strict=True)
     ]
     factor = float(second.mean() / first.mean()), rounds[1] / rounds[0]
     if not (min(factor) > SAME_LENGTH or max(factor) < 1 / SAME_LENGTH):
@@ -574,8 +574,8 @@ def _lengths_differ(first: Matrix, second: Matrix, *, paired: bool) -> bool:
     chance explains."""
     if min(len(first), len(second)) < _FEWEST_LENGTHS:
         return False
-    apart = [first - second] if paired else [first, second]
-    error = math.sqrt(sum(float(np.var(values, ddof=1)) / len(values) for values in apart))
+    samples = [first - second] if paired else [first, second]
+    error = math.sqrt(sum(float(np.var(values, ddof=1)) / len(values) for values in samples))
     short, long = sorted((float(first.mean()), float(second.mean())))
     return long > SAME_LENGTH * short and long - short > _SURE_ERRORS * error
 
@@ -597,15 +597,15 @@ def _of_mixes(a: Side, b: Side) -> Iterator[RunDifference]:
     shares = [label_shares(side, np.array(side.labels)) for side in (a, b)]
     if any(set(share) <= {UNLABELLED} for share in shares):
         return
-    apart = {
+    gaps = {
         name: abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0))
         for name in {*shares[0], *shares[1]}
     }
-    if max(apart.values()) < LEAST_APART:
+    if max(gaps.values()) < LEAST_APART:
         return
-    most = max(sorted(apart), key=lambda name: apart[name])
+    most = max(sorted(gaps), key=lambda name: gaps[name])
     mix = common_mix(a, b)
-    left = sum(difference for name, difference in apart.items() if name not in mix) / 2
+    left = sum(difference for name, difference in gaps.items() if name not in mix) / 2
     first, second = (percent(share.get(most, 0.0)) for share in shares)
     yield RunDifference(
         name="labels",

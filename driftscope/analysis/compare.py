@@ -71,10 +71,10 @@ def figures_at(side: Side, mix: Mapping[str, float], k: int) -> Ratio:
     rounds, label = side.rounds, merged_labels(side, mix)
     parts = []
     for name in mix:
-        mine = np.asarray(label == name, dtype=np.int64)[:, None]
+        member = np.asarray(label == name, dtype=np.int64)[:, None]
         tokens = (rounds.rounds + rounds.accepted_to(k))[:, None]
-        length = rounds.over_clusters(ratio_of, tokens * mine, rounds.rounds[:, None] * mine)
-        sums = (counts * mine for counts in (rounds.reached, rounds.at_risk, rounds.deep_enough))
+        length = rounds.over_clusters(ratio_of, tokens * member, rounds.rounds[:, None] * member)
+        sums = (counts * member for counts in (rounds.reached, rounds.at_risk, rounds.deep_enough))
         parts.append(joined(length, rounds.over_clusters(marginal_ratio, *sums).first(k)))
     return weighted(parts, list(mix.values()))
 
@@ -406,8 +406,8 @@ def _of_acceptance_in(
     ratios: tuple[Ratio, Ratio], a: Side, b: Side, *, paired: bool, segment: str = WHOLE
 ) -> Iterator[Difference]:
     """Yield the differences of the figures that `figures_of` returns."""
-    alike = a.rounds.comparable_k == b.rounds.comparable_k
-    least = MATTERS if alike else MATTERS_OF_OTHER_K
+    same_k = a.rounds.comparable_k == b.rounds.comparable_k
+    least = MATTERS if same_k else MATTERS_OF_OTHER_K
     depths = range(1, len(ratios[0].value))
     names = [(LENGTH, None), *((MARGINAL, depth) for depth in depths)]
     matters = [least * float(ratios[0].value[0]), *(least for _ in depths)]
@@ -420,7 +420,7 @@ def own_intervals(ratio: Ratio) -> tuple[Interval | None, ...]:
     """Return the interval of each ratio alone; None without support."""
     half = student(ratio.df) * ratio.error
     ends = zip(ratio.value - half, ratio.value + half, ratio.supported, strict=True)
-    return tuple(Interval.between(low, high) if there else None for low, high, there in ends)
+    return tuple(Interval.between(low, high) if is_known else None for low, high, is_known in ends)
 
 
 def accepts_less(compared_runs: Comparison | None) -> bool:
@@ -523,23 +523,23 @@ def compare_times(
     assert first is not None and second is not None  # noqa: S101  sides of sums have no times
     runs = (first, second)
     timed = [np.isfinite(run.tpot_s) for run in runs]
-    for label, mine in zip(labels, timed, strict=True):
-        if not mine.any():
+    for label, run_rows in zip(labels, timed, strict=True):
+        if not run_rows.any():
             raise NoDataError(f"{label}: no finished request in it whose time per token is known")
     pairing = pair(first, second, *timed)
     paired = pairing.how != UNPAIRED
     rows = (
         (pairing.first, pairing.second) if paired else tuple(known.nonzero()[0] for known in timed)
     )
-    units = [run.units.unit[mine] for run, mine in zip(runs, rows, strict=True)]
+    units = [run.units.unit[run_rows] for run, run_rows in zip(runs, rows, strict=True)]
     spans = [
-        (None if run.spans is None else run.spans[mine])
-        for run, mine in zip(runs, rows, strict=True)
+        (None if run.spans is None else run.spans[run_rows])
+        for run, run_rows in zip(runs, rows, strict=True)
     ]
     if paired:
         units, spans = [units[0], units[0]], [spans[0], spans[0]]
     values = {
-        name: [getattr(run, column)[mine] for run, mine in zip(runs, rows, strict=True)]
+        name: [getattr(run, column)[run_rows] for run, run_rows in zip(runs, rows, strict=True)]
         for name, column in ((TPOT, "tpot_s"), (TTFT, "ttft_s"))
     }
     return Comparison(
@@ -608,26 +608,26 @@ def verdict(comparison: Comparison) -> str:
         tpot = times[0]
         known, second = speed_of(comparison), comparison.second
         if known is None:
-            said = "no difference in time per output token is shown"
+            sentence = "no difference in time per output token is shown"
         else:
             value, interval = known
             hows = {True: "faster", False: "slower", None: "neither surely faster nor slower"}
-            said = (
+            sentence = (
                 f"{second} serves {hows[is_faster(value, interval)]}: {value:.2f}× as fast as "
                 f"{comparison.first} ({interval.low:.2f}× to {interval.high:.2f}×; "
                 f"{milliseconds(tpot.second)} per output token compared with "
                 f"{milliseconds(tpot.first)})"
             )
     else:
-        said = _of_acceptance(comparison)
-    said += ", at one mix of labels" if comparison.mix else ""
+        sentence = _of_acceptance(comparison)
+    sentence += ", at one mix of labels" if comparison.mix else ""
     explaining = comparison.comparability.explaining(comparison.claim)
     if not explaining:
-        return said
+        return sentence
     what = "serves faster" if times else "accepts more"
     return (
         f"which run {what} cannot be told: they differ in "
-        f"{listed([circumstance.words for circumstance in explaining])}; as recorded, {said}"
+        f"{listed([circumstance.words for circumstance in explaining])}; as recorded, {sentence}"
     )
 
 

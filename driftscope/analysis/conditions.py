@@ -319,8 +319,8 @@ def _parser_token(
             if excerpt in language.functions:
                 return token
             others = " and ".join(language.functions)
-            there = f"there are {others}" if others else "conditions cannot have any"
-            raise language.refused(f"is a function or a type; {there}", excerpt, token.start)
+            allowed = f"there are {others}" if others else "conditions cannot have any"
+            raise language.refused(f"is a function or a type; {allowed}", excerpt, token.start)
         if language.columns is not None and token.text.lower() not in language.columns:
             raise _unknown(token, language.columns, in_quotes=quoted)
         return _as(token, TokenType.IDENTIFIER, token.text)

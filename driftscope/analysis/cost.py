@@ -124,9 +124,9 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
     keys = k * (int(batch.max(initial=0)) + 1) + batch
     cells = []
     for key in np.unique(keys[steady]):
-        mine = np.flatnonzero(steady & (keys == key))
-        plain = mine[~recorded[mine]]
-        chosen = plain if len(plain) >= MIN_STEPS else mine
+        cell_steps = np.flatnonzero(steady & (keys == key))
+        plain = cell_steps[~recorded[cell_steps]]
+        chosen = plain if len(plain) >= MIN_STEPS else cell_steps
         if len(chosen) < MIN_STEPS:
             continue
         step_s, step_error_s = _median(whole_s[chosen])
@@ -237,7 +237,7 @@ def cells_of_runs(runs: Sequence[Sequence[StepCell]]) -> tuple[BatchSteps, ...]:
     for run in runs:
         for cell in run:
             same[cell.k, cell.batch].append(cell)
-    made = []
+    out = []
     for (k, batch), cells in sorted(same.items()):
         n = len(cells)
         errors = [cell.step_error_s / cell.step_s for cell in cells]
@@ -249,8 +249,8 @@ def cells_of_runs(runs: Sequence[Sequence[StepCell]]) -> tuple[BatchSteps, ...]:
             draft_s=sum(cell.draft_s for cell in cells) / n,
             error=math.sqrt(sum(error**2 for error in errors)) / n,
         )
-        made.append(mean)
-    return tuple(made)
+        out.append(mean)
+    return tuple(out)
 
 
 def run_effect(runs: Sequence[Sequence[StepCell]]) -> float:
@@ -262,8 +262,8 @@ def run_effect(runs: Sequence[Sequence[StepCell]]) -> float:
     squares = []
     for a, b in combinations(runs, 2):
         # The mean log ratio of step times over batch sizes that both had with the same K.
-        there = {(cell.k, cell.batch): cell for cell in b}
-        both = [(cell, there[cell.k, cell.batch]) for cell in a if (cell.k, cell.batch) in there]
+        b_at = {(cell.k, cell.batch): cell for cell in b}
+        both = [(cell, b_at[cell.k, cell.batch]) for cell in a if (cell.k, cell.batch) in b_at]
         if both:
             weights = [min(x.steps, y.steps) for x, y in both]
             logs = [math.log(x.step_s / y.step_s) for x, y in both]
@@ -394,8 +394,8 @@ class CostModel:
             at, seconds = zip(*same, strict=True)
             inside = float(np.interp(tokens, at, seconds))
             nearest = min(max(tokens, at[0]), at[-1])
-            here, there = np.interp([tokens, nearest], *self.curve)
-            guess = float(inside * here / there)
+            here, at_nearest = np.interp([tokens, nearest], *self.curve)
+            guess = float(inside * here / at_nearest)
         return _between_neighbours(
             guess,
             max(c.verify_s for c in below) if below else 0.0,

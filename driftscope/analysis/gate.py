@@ -181,8 +181,8 @@ def holds(
         return None if None in answers else every
     if (name := _finding(node)) is not None:
         answer, figure = facts.has_finding(name), facts.deciding(name)
-        if made := facts.made_of(name):
-            values[name] = ", ".join(made)
+        if finding := facts.made_of(name):
+            values[name] = ", ".join(finding)
         if figure is not None:
             bound = Quantity.exact(figure[1])
             values[name], values[f"bound of {name}"] = figure[0], bound

@@ -149,11 +149,11 @@ def changes_of(lines: Sequence[LineAcceptance], unit: str = LINE) -> Iterator[Lo
         return
     orders = [(TIME, known)]
     for name in _CONTEXT_OR_LOAD:
-        there = [line for line in known if name in line.quantities]
-        orders.append((name, sorted(there, key=lambda line: line.quantities[name])))
-    alike = _alike_of(known)
+        naming = [line for line in known if name in line.quantities]
+        orders.append((name, sorted(naming, key=lambda line: line.quantities[name])))
+    comparable = _alike_of(known)
     for name, ordered in orders:
-        if (groups := _contrast(ordered, alike)) is None:
+        if (groups := _contrast(ordered, comparable)) is None:
             continue
         first, last = groups
         before, after = fmean(_lengths(first)), fmean(_lengths(last))
@@ -203,10 +203,10 @@ def _dead_words(dead: Sequence[LineAcceptance], rest: Sequence[LineAcceptance], 
     if times and rest:
         words += f", from {times[0]} to {times[-1]}" if len(times) > 1 else f", at {times[0]}"
     for name in (RUNNING, QUEUED, TOKENS, KV_USAGE):
-        there, elsewhere = (_values(some, name) for some in (dead, rest))
-        if not there or not elsewhere:
+        dead_values, other_values = (_values(some, name) for some in (dead, rest))
+        if not dead_values or not other_values:
             continue
-        here, others = median(there), median(elsewhere)
+        here, others = median(dead_values), median(other_values)
         if not 0.67 <= (1 + here) / (1 + others) <= 1.5:
             words += f"; {here:,.10g} {name}, and {others:,.10g} in the other {unit}s"
     return words

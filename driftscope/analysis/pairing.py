@@ -122,13 +122,13 @@ def _agree_in_order(first: Requests, second: Requests, pairing: Pairing) -> bool
     ]
     kinds = [str(kind) for kind in _kinds(first, pairing.first[some])]
     code = np.unique(kinds, return_inverse=True)[1]
-    mine = np.lexsort((place[0], code))
-    apart = float(np.abs(place[0] - place[1]).mean())
+    order = np.lexsort((place[0], code))
+    mean_gap = float(np.abs(place[0] - place[1]).mean())
     random = np.random.RandomState(SEED)
     for _ in range(SHUFFLES):
         shuffled = random.permutation(len(code))
         theirs = np.lexsort((shuffled, code))
-        if np.abs(place[0][mine] - shuffled[theirs]).mean() <= apart:
+        if np.abs(place[0][order] - shuffled[theirs]).mean() <= mean_gap:
             return False
     return True
 
@@ -144,7 +144,7 @@ def _by_id(requests: Requests) -> list[Key]:
     names, known = requests.keys.column("request").to_pylist(), np.isfinite(requests.prompt_tokens)
     columns = requests.replica.tolist(), names, requests.labels, requests.prompt_tokens.tolist()
     keys = zip(*columns, strict=True)
-    return [key if there else () for key, there in zip(keys, known.tolist(), strict=True)]
+    return [key if is_known else () for key, is_known in zip(keys, known.tolist(), strict=True)]
 
 
 def _by_digest(requests: Requests) -> list[Key]:
@@ -165,13 +165,13 @@ def _ranked(requests: Requests, kinds: list[Key], known: Sequence[bool]) -> list
     """Return each request's kind and its rank by arrival among those of that kind, [requests]; ()
     for a kind that is not known."""
     keys: list[Key] = [()] * len(requests)
-    seen: dict[Key, int] = {}
+    counts: dict[Key, int] = {}
     for at in np.argsort(requests.arrival_s, kind="stable").tolist():
         if not known[at]:
             continue
         kind = kinds[at]
-        seen[kind] = seen.get(kind, 0) + 1
-        keys[at] = (*kind, seen[kind])
+        counts[kind] = counts.get(kind, 0) + 1
+        keys[at] = (*kind, counts[kind])
     return keys
 
 
@@ -180,8 +180,8 @@ def pair_sides(a: Side, b: Side) -> Pairing:
     if a.requests is None or b.requests is None:
         return unpaired(len(a.labels) + len(b.labels))
     wanted = [np.zeros(len(side.requests or ()), dtype=np.bool_) for side in (a, b)]
-    for mine, side in zip(wanted, (a, b), strict=True):
-        mine[side.asked] = True
+    for side_wanted, side in zip(wanted, (a, b), strict=True):
+        side_wanted[side.asked] = True
     return pair(a.requests, b.requests, *wanted)
 
 
@@ -200,8 +200,8 @@ def common_mix(a: Side, b: Side) -> Mapping[str, float]:
     names = [merged_labels(side, often) for side in (a, b)]
     known = set.intersection(*(_frequent(*named) for named in zip((a, b), names, strict=True)))
     shares = [label_shares(side, named) for side, named in zip((a, b), names, strict=True)]
-    apart = [abs(shares[0].get(n, 0.0) - shares[1].get(n, 0.0)) for n in {*shares[0], *shares[1]}]
-    if not known or max(apart) < LEAST_APART:
+    gaps = [abs(shares[0].get(n, 0.0) - shares[1].get(n, 0.0)) for n in {*shares[0], *shares[1]}]
+    if not known or max(gaps) < LEAST_APART:
         return {}
     mean = {name: (shares[0][name] + shares[1][name]) / 2 for name in sorted(known)}
     return {name: share / sum(mean.values()) for name, share in mean.items()}

@@ -286,9 +286,9 @@ class ReplaySummary(ReplayFigures):
         if SPECULATION in workload:
             return bool(workload[SPECULATION])
         facts = workload.get("server")
-        told = facts.get("speculates") if isinstance(facts, Mapping) else None
+        stated = facts.get("speculates") if isinstance(facts, Mapping) else None
         rounds = any(cell.rounds or cell.mean_length is not None for cell in self.cells)
-        return told if isinstance(told, bool) else rounds
+        return stated if isinstance(stated, bool) else rounds
 
     @property
     def url(self) -> str:
@@ -366,13 +366,13 @@ _CHOICE = re.compile(r"-\d+$")
 def joined_with(rows: Sequence[Row], servers: Sequence[Trace]) -> tuple[int, list[Row]]:
     """Return how many of `rows` the servers know, and the rows with the servers' data added."""
     known = {
-        name: seen for server in servers for name, seen in _requests_by_client_id(server).items()
+        name: facts for server in servers for name, facts in _requests_by_client_id(server).items()
     }
     out, joined = [], 0
     for row in rows:
-        seen = known.get(row["response"] or "")
-        joined += seen is not None
-        out.append(row if seen is None else {**row, **_times_at_server(row, seen)})
+        facts = known.get(row["response"] or "")
+        joined += facts is not None
+        out.append(row if facts is None else {**row, **_times_at_server(row, facts)})
     return joined, out
 
 
@@ -393,8 +393,8 @@ def _requests_by_client_id(server: Trace) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for row in server.request.select(["request", "ttft_s", "tpot_s"]).to_pylist():
         times = {"ttft_s": row["ttft_s"], "tpot_s": row["tpot_s"]}
-        seen = {**times, "server_run_id": server.manifest.run_id, "accepted": []}
-        out[external_id(row["request"])] = seen
+        facts = {**times, "server_run_id": server.manifest.run_id, "accepted": []}
+        out[external_id(row["request"])] = facts
     rounds = server.verify.select(["request", "verified", "accepted"]).to_pylist()
     for row in rounds:
         known = out.get(external_id(row["request"]))
@@ -526,8 +526,8 @@ def summarise_replay(
         *cells_of(measured, answered, trace.manifest.workload),
         *(cell_of_sums(part) for part in sums),
     )
-    seen = {row.get("server_run_id") for row in answered}
-    rules = {one.manifest.verification for one in servers if one.manifest.run_id in seen} - {None}
+    runs = {row.get("server_run_id") for row in answered}
+    rules = {one.manifest.verification for one in servers if one.manifest.run_id in runs} - {None}
     return ReplaySummary(
         label=label,
         manifest=replace(trace.manifest, verification=listed(sorted(map(str, rules))) or None),
@@ -738,8 +738,8 @@ def _pair(row: Row) -> tuple[str, int, int]:
 
 def row_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
     """Return the rows of two replays that asked one prompt at the same turn."""
-    mine = {_pair(row): row for row in a}
-    return [(mine[_pair(row)], row) for row in b if _pair(row) in mine]
+    rows_by_prompt = {_pair(row): row for row in a}
+    return [(rows_by_prompt[_pair(row)], row) for row in b if _pair(row) in rows_by_prompt]
 
 
 def same_prompts(a: Iterable[Row], b: Iterable[Row]) -> bool:

@@ -97,10 +97,10 @@ def _by_depth(sums: pa.Table, manifest: Manifest, label: str) -> pa.Table:
     verified, accepted, rounds = (whole(sums, name) for name in ("verified", "accepted", "rounds"))
     parts = []
     for depth in range(1, int(verified.max()) + 1):
-        there = verified >= depth
-        reached = np.where(accepted >= depth, rounds, 0)[there]
-        part = sums.filter(pa.array(there)).select(_BY_ROUND)
-        for name, column in (("rounds", rounds[there]), ("accepted", reached)):
+        reaches = verified >= depth
+        reached = np.where(accepted >= depth, rounds, 0)[reaches]
+        part = sums.filter(pa.array(reaches)).select(_BY_ROUND)
+        for name, column in (("rounds", rounds[reaches]), ("accepted", reached)):
             part = part.append_column(name, pa.array(column))
         part = part.group_by(list(_BY_ROUND)).aggregate([("rounds", "sum"), ("accepted", "sum")])
         parts.append(part.append_column("depth", pa.array(np.full(part.num_rows, depth))))
@@ -256,8 +256,8 @@ def length_interval(rollups: Rollups, rows: NDArray[np.bool_]) -> Interval | Non
     for cluster in (span, rollups.replica[rows]):
         bottom = _sums_by_group(cluster, first)[:, None]
         top = bottom + _sums_by_group(cluster, rollups.accepted[rows])[:, None]
-        there = bottom[:, 0] > 0
-        ratio = ratio_of(top[there], bottom[there])
+        has_rounds = bottom[:, 0] > 0
+        ratio = ratio_of(top[has_rounds], bottom[has_rounds])
         spread = intervals(ratio)
         found.append(spread[0] if spread else None)
         if cluster is span and spread and spread[0]:
@@ -300,14 +300,14 @@ def _expected(
     """Return the rows with what a reference accepts; `own` are the rounds of the row's kind and
     depth on its side, and `other` those and their accepted ones of the reference."""
     rounds, accepted = other
-    there = rounds > 0
-    safe = np.where(there, rounds, 1.0)
-    expected = np.where(there, rollups.rounds * accepted / safe, 0.0)
+    has_rounds = rounds > 0
+    safe = np.where(has_rounds, rounds, 1.0)
+    expected = np.where(has_rounds, rollups.rounds * accepted / safe, 0.0)
     return _Expected(
-        rounds=np.where(there & (rollups.depth == 1), rollups.rounds, 0.0),
-        accepted=np.where(there, rollups.accepted, 0.0),
+        rounds=np.where(has_rounds & (rollups.depth == 1), rollups.rounds, 0.0),
+        accepted=np.where(has_rounds, rollups.accepted, 0.0),
         expected=expected,
-        noise=np.where(there, expected * own / safe, 0.0),
+        noise=np.where(has_rounds, expected * own / safe, 0.0),
     )
 
 
@@ -323,14 +323,14 @@ def beside_others(rollups: Rollups) -> tuple[PairedRatio | None, ...]:
     values = (rollups.rounds, rollups.accepted)
     whole_sums = [_sums_by_group(place, value)[place] for value in values]
     own = [_sums_by_group(pair, value)[pair] for value in values]
-    rest = tuple(all_rows - mine for all_rows, mine in zip(whole_sums, own, strict=True))
+    rest = tuple(all_rows - own_rows for all_rows, own_rows in zip(whole_sums, own, strict=True))
     rows = _expected(rollups, own[0], rest)
     ratio = rows.ratio(rollups.span, rollups.replica, n)
     first = np.where(rollups.depth == 1, rollups.rounds, 0.0)
     covered = _share(rows.rounds, first, rollups.replica, n)
-    alike = _spans_as_one(ratio)
+    single_span = _spans_as_one(ratio)
     noise = _share(rows.noise, rows.expected, rollups.replica, n)
-    error = _error(ratio) * np.sqrt(alike * (1.0 + noise))
+    error = _error(ratio) * np.sqrt(single_span * (1.0 + noise))
     usable = ratio.supported & (covered >= COVERED) & np.isfinite(error) & (ratio.value > 0)
     # The variance of healthy replicas beyond that of their spans, from the median absolute
     # deviation, which few sick ones do not move; 0 with few replicas.
@@ -338,7 +338,7 @@ def beside_others(rollups: Rollups) -> tuple[PairedRatio | None, ...]:
     if len(values) >= FEWEST_FOR_SPREAD:
         spread = 1.4826 * float(np.median(np.abs(values - np.median(values))))
         between = max(0.0, spread**2 - float(np.median(np.square(error[usable]))))
-    half = _quantile(ratio.df / alike, max(int(usable.sum()), 1))
+    half = _quantile(ratio.df / single_span, max(int(usable.sum()), 1))
     half = half * np.sqrt(np.square(error) + between)
     spans = (ratio.share > 0).sum(axis=0)
     return tuple(
@@ -367,14 +367,14 @@ def length_ratio(first: Rollups, other: Rollups) -> PairedRatio | None:
     ratio = rows.ratio(other.span, one, 1)
     if _share(rows.rounds, np.where(other.depth == 1, other.rounds, 0.0), one, 1)[0] < COVERED:
         return None
-    alike = _spans_as_one(ratio)
-    error = _error(ratio) * alike**0.5
+    single_span = _spans_as_one(ratio)
+    error = _error(ratio) * single_span**0.5
     by_replica = rows.ratio(other.replica, one, 1)
     both = min(len(first.replicas), len(other.replicas)) >= FEWEST_CLUSTERS
     if both and by_replica.supported[0]:
         error = np.fmax(error, _error(by_replica))
     error *= np.sqrt(1.0 + _share(rows.noise, rows.expected, one, 1))
-    half = float((_quantile(ratio.df / alike, 1) * error)[0])
+    half = float((_quantile(ratio.df / single_span, 1) * error)[0])
     known = bool(ratio.supported[0]) and math.isfinite(half)
     value, spans = float(ratio.value[0]), int((ratio.share > 0).sum())
     return _paired(value, half if known else None, spans)

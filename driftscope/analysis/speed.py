@@ -176,8 +176,8 @@ class SpeedAtLoad:
         client, server = self.client, self.by_server.get(TPOT)
         if client is None or server is None or not self.clocks.decides(Claim.SPEED):
             return False
-        apart = abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
-        return apart and client.faster is not server.faster
+        log_gap = abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
+        return log_gap and client.faster is not server.faster
 
 
 def speeds_of(

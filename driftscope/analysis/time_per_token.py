@@ -132,12 +132,12 @@ def _unlike(run: RunSummary, other: RunSummary) -> str | None:
     """Warn if a run's acceptance is not what the first run's rounds imply for its K."""
     if other.mixed or run.mixed:
         return None
-    mine = next((length for length in run.lengths_by_k if length.k == other.k), None)
-    there = other.acceptance.mean_length_interval
-    if mine is None or mine.mean_length_interval is None or there is None:
+    measured = next((length for length in run.lengths_by_k if length.k == other.k), None)
+    interval = other.acceptance.mean_length_interval
+    if measured is None or measured.mean_length_interval is None or interval is None:
         return None
-    off = other.acceptance.mean_length / mine.mean_length - 1.0
-    if not _disjoint(mine.mean_length_interval, there) or abs(off) < DIFFERS_BY:
+    off = other.acceptance.mean_length / measured.mean_length - 1.0
+    if not _disjoint(measured.mean_length_interval, interval) or abs(off) < DIFFERS_BY:
         return None
     return (
         f"{other.label} yields {number(other.acceptance.mean_length)} tokens per round with K = "

@@ -112,8 +112,8 @@ class Validity:
             )
             if size is not None
         ]
-        seen = [f"the smallest change that it can show is {' and '.join(sizes)}"] if sizes else []
-        return f"{head}: {'; '.join([*known, *seen])}"
+        least = [f"the smallest change that it can show is {' and '.join(sizes)}"] if sizes else []
+        return f"{head}: {'; '.join([*known, *least])}"
 
     def _facts(self) -> list[str]:
         facts = ["real text" if self.prompts == TEXT else self.prompts] if self.prompts else []

@@ -238,16 +238,16 @@ def _follow(request: urllib.request.Request, response: http.client.HTTPResponse)
     Raises ValueError otherwise.
     """
     here = request.full_url
-    there = urljoin(here, response.headers.get("Location") or "")
+    location = urljoin(here, response.headers.get("Location") or "")
     try:
-        origin = ServerUrl.parsed(there).origin
+        origin = ServerUrl.parsed(location).origin
     except BadUrlError:
         origin = None
     if request.data is not None or origin != ServerUrl.parsed(here).origin:
         raise ValueError(
-            f"it redirects (HTTP {response.status}) to {public(there)}, which is not followed"
+            f"it redirects (HTTP {response.status}) to {public(location)}, which is not followed"
         )
-    request.full_url = there
+    request.full_url = location
 
 
 class _Connections(urllib.request.HTTPSHandler):
@@ -262,8 +262,8 @@ class _Connections(urllib.request.HTTPSHandler):
         return self.do_open(self._made(http.client.HTTPConnection), request)
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        made = functools.partial(http.client.HTTPSConnection, context=self._tls)
-        return self.do_open(self._made(made), request)
+        connection = functools.partial(http.client.HTTPSConnection, context=self._tls)
+        return self.do_open(self._made(connection), request)
 
     http_request = urllib.request.AbstractHTTPHandler.do_request_
 

@@ -164,8 +164,8 @@ def facts_of(
     for kind, cases in subjects.items():
         for case in cases:
             label, figures = case.run.label, figures_of(case.run)
-            mine = [f for f in analysis.findings if f.runs[-1] == label]
-            findings = CaseFindings(made=mine, case=case, kind=kind)
+            run_findings = [f for f in analysis.findings if f.runs[-1] == label]
+            findings = CaseFindings(made=run_findings, case=case, kind=kind)
             facts = RunFacts(
                 run=figures,
                 baseline=before if is_replay is (kind is SubjectKind.REPLAY) else None,
@@ -293,18 +293,18 @@ def judge_analysis(
     return [
         judgement
         for rule in rules
-        for kind, mine in facts.items()
-        if mine and kind is _asked_of(rule, facts)
-        for judgement in judge([rule], mine)
+        for kind, labelled in facts.items()
+        if labelled and kind is _asked_of(rule, facts)
+        for judgement in judge([rule], labelled)
     ]
 
 
 def _asked_of(rule: Rule, facts: Mapping[SubjectKind, Sequence[object]]) -> SubjectKind:
-    there = [kind for kind in SubjectKind if facts[kind]]
-    about = there
+    kinds = [kind for kind in SubjectKind if facts[kind]]
+    about = kinds
     if rule.finding is not None:
         about = [kind for kind in SubjectKind if rule.finding in kind.catalogue]
-    return next((kind for kind in about if kind in there), there[0])
+    return next((kind for kind in about if kind in kinds), kinds[0])
 
 
 def outcome(judgements: Sequence[Judgement], undecided: int = EXIT_NO_DATA) -> int:

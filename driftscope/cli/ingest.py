@@ -117,8 +117,8 @@ def _print_figures(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) ->
             console.print(Text(f"  {words}", "bold yellow"))
         every = every[:MOST_PARTS]
         notes = [dict.fromkeys(_notes(figures)) for figures in every]
-        for figures, mine in zip(every, notes, strict=True):
-            for words, style in mine:
+        for figures, file_notes in zip(every, notes, strict=True):
+            for words, style in file_notes:
                 shared = len(every) > 1 and all((words, style) in other for other in notes)
                 if not shared:
                     part = f"{shown(figures.part)}: " if figures.part else ""

@@ -70,10 +70,10 @@ def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
         names = [path.name or str(run) for run, path in zip(runs, paths, strict=True)]
         longer = [f"{path.parent.name}/{path.name}" for path in paths]
         often = Counter(names)
-        apart = len(set(longer)) == len(longer)
+        are_distinct = len(set(longer)) == len(longer)
         return _distinct(
             [
-                long if apart and often[name] > 1 else name
+                long if are_distinct and often[name] > 1 else name
                 for name, long in zip(names, longer, strict=True)
             ]
         )
@@ -88,14 +88,14 @@ def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """Make names distinct: "run", "run" -> "run", "run (2)"."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     out: list[str] = []
     for name in names:
-        seen[name] += 1
-        label = name if seen[name] == 1 else f"{name} ({seen[name]})"
+        counts[name] += 1
+        label = name if counts[name] == 1 else f"{name} ({counts[name]})"
         while label in out:
-            seen[name] += 1
-            label = f"{name} ({seen[name]})"
+            counts[name] += 1
+            label = f"{name} ({counts[name]})"
         out.append(label)
     return out
 

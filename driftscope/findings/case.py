@@ -167,7 +167,7 @@ def cases_of(
     cases = []
     for run, comparison in zip(runs, compared, strict=True):
         others = tuple(other for other in around if other is not run)
-        mine = plain if plain is not None and same_models(run, plain, target_only=True) else None
+        base = plain if plain is not None and same_models(run, plain, target_only=True) else None
         cases.append(
             Case(
                 run=run,
@@ -178,9 +178,9 @@ def cases_of(
                 accepts_less=_comparable(comparison) and accepts_less(comparison)
                 if run is not reference
                 else any(_comparable(other) and accepts_more(other) for other in compared),
-                plain=mine,
-                plain_comparability=_comparability(mine, run),
-                speedup=_speedup(mine, run),
+                plain=base,
+                plain_comparability=_comparability(base, run),
+                speedup=_speedup(base, run),
                 replayed=next(
                     (
                         replay
@@ -189,7 +189,7 @@ def cases_of(
                     ),
                     None,
                 ),
-                advice=advise(run, others, mine)
+                advice=advise(run, others, base)
                 if shows_acceptance(run) and not cuts_by_confidence(run)
                 else None,
             )
@@ -203,12 +203,12 @@ def _comparable(comparison: Comparison | None) -> bool:
 
 def _served(run: RunSummary, replay: ReplaySummary) -> bool:
     """Whether a run served a replay, or a server with the same target, drafter and K did."""
-    asked, mine = replay.manifest.workload.get(SPECULATION), run.manifest
-    if mine.run_id in replay.server_ids:
+    asked, manifest = replay.manifest.workload.get(SPECULATION), run.manifest
+    if manifest.run_id in replay.server_ids:
         return True
-    if not isinstance(asked, Mapping) or mine.drafter is None:
+    if not isinstance(asked, Mapping) or manifest.drafter is None:
         return False
-    return (asked.get("model"), asked.get(FIXED)) == (mine.drafter.name, run.k)
+    return (asked.get("model"), asked.get(FIXED)) == (manifest.drafter.name, run.k)
 
 
 def _speedup(plain: BaselineRun | None, run: RunSummary) -> tuple[float, Interval] | None:

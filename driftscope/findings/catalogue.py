@@ -112,8 +112,8 @@ class Analysis:
     def other_findings(self) -> list[Finding]:
         """Findings that the first screen neither states nor advises."""
         screen = self.screen
-        told = (screen.lead, screen.subject, *screen.actions)
-        return [finding for finding in self.findings if finding not in told]
+        shown = (screen.lead, screen.subject, *screen.actions)
+        return [finding for finding in self.findings if finding not in shown]
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -270,11 +270,11 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
 def _stated_once(*notes: Finding) -> tuple[Finding, ...]:
     """Return the notes; those with one statement are one note on all their runs."""
     stated: dict[tuple[str, str], Finding] = {}
-    for made in notes:
-        known = stated.get((made.affects, made.statement))
+    for finding in notes:
+        known = stated.get((finding.affects, finding.statement))
         runs = () if known is None else known.runs
-        stated[made.affects, made.statement] = replace(
-            known or made, runs=tuple(dict.fromkeys((*runs, *made.runs)))
+        stated[finding.affects, finding.statement] = replace(
+            known or finding, runs=tuple(dict.fromkeys((*runs, *finding.runs)))
         )
     return tuple(stated.values())
 

@@ -83,16 +83,16 @@ def rate_interval(run: RunSummary) -> Interval:
 
 def judge(run: RunSummary) -> tuple[Trust, str]:
     """Return how certain it is that the rate at depth 1 is below NOTHING_BELOW, and why."""
-    high, seen = rate_interval(run).high, f"{count(run.rounds, 'round')} of "
-    seen += count(run.requests, "request")
+    high, sample = rate_interval(run).high, f"{count(run.rounds, 'round')} of "
+    sample += count(run.requests, "request")
     if not high < NOTHING_BELOW.value:
-        return Trust.LOW, f"{seen} leave a rate of up to {percent(high)}"
+        return Trust.LOW, f"{sample} leave a rate of up to {percent(high)}"
     if run.rounds < SURE_ROUNDS.value:
-        return Trust.MEDIUM, f"{seen}: certain only from {SURE_ROUNDS.value} rounds on"
+        return Trust.MEDIUM, f"{sample}: certain only from {SURE_ROUNDS.value} rounds on"
     if run.clusters < SURE_REQUESTS.value:
         least = f"{SURE_REQUESTS.value} {run.noun}s"
-        return Trust.MEDIUM, f"{seen}: certain only from {least} on"
-    return Trust.HIGH, f"{seen} leave a rate below {percent(high)} (95 %, exact)"
+        return Trust.MEDIUM, f"{sample}: certain only from {least} on"
+    return Trust.HIGH, f"{sample} leave a rate below {percent(high)} (95 %, exact)"
 
 
 def is_dead(run: RunSummary) -> bool:
@@ -424,10 +424,10 @@ def norm_output_applied(hidden: Hidden) -> bool | None:
 def captured_layers(scene: Scene) -> Look:
     """Check whether the captured target layers are those of the better run, and in balance."""
     run, better = scene.run, scene.better
-    mine, rms = run.manifest.aux_layers, run.hidden.aux_rms
-    if better and mine and better.manifest.aux_layers and mine != better.manifest.aux_layers:
+    layers, rms = run.manifest.aux_layers, run.hidden.aux_rms
+    if better and layers and better.manifest.aux_layers and layers != better.manifest.aux_layers:
         return settles(
-            f"this run captures layers {_numbers(mine)}, {better.label} captures "
+            f"this run captures layers {_numbers(layers)}, {better.label} captures "
             f"{_numbers(better.manifest.aux_layers)}"
         )
     theirs = better.hidden.aux_rms if better else None
@@ -437,11 +437,11 @@ def captured_layers(scene: Scene) -> Look:
         return supports(f"their RMS is {_values(rms)} here and {_values(theirs)} in {better.label}")
     if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE.value:
         return supports(
-            f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be the "
-            "embedding, or a layer at the wrong position"
+            f"the RMS of layers {_numbers(layers)} is {_values(rms or ())}: the smallest may be "
+            "the embedding, or a layer at the wrong position"
         )
     return Look(
-        verdict=CauseVerdict.OPEN, words=f"layers {_numbers(mine)} are captured" if mine else ""
+        verdict=CauseVerdict.OPEN, words=f"layers {_numbers(layers)} are captured" if layers else ""
     )
 
 
@@ -556,13 +556,13 @@ def prompts(scene: Scene) -> Look:
 
 def drafter_cache(scene: Scene) -> Look:
     """Check whether there are chains whose cache the engine may have filled wrongly."""
-    seen = scene.run.recording
-    if seen.chunked_chains and scene.run.manifest.runner == "v1":
+    recording = scene.run.recording
+    if recording.chunked_chains and scene.run.manifest.runner == "v1":
         return supports(
-            f"{percent(seen.chunked_chains / seen.chains)} of the chains are flagged "
+            f"{percent(recording.chunked_chains / recording.chains)} of the chains are flagged "
             "because their cache may be wrong"
         )
-    if seen.chains:
+    if recording.chains:
         return excludes("no recorded chain is flagged for a doubtful cache")
     return UNSEEN
 

@@ -104,7 +104,7 @@ class FirstScreen:
         Sentences that are equal for several runs, and what to record, stand once; what an action
         advises is left to it.
         """
-        rows, told = [], set[str]()
+        rows, ids = [], set[str]()
         for topic in Topic:
             about = [answer for answer in self.answers if answer.topic is topic]
             runs: dict[str, list[str]] = {}
@@ -120,8 +120,8 @@ class FirstScreen:
                 for answer in about
                 if not any(answer.advice in action.advice for action in self.actions)
             )
-            records = [words for words in advised if words not in told]
-            told |= advised.keys()
+            records = [words for words in advised if words not in ids]
+            ids |= advised.keys()
             if texts or records:
                 rows.append((topic, (*texts, *records)))
         return tuple(rows)
@@ -160,14 +160,14 @@ def first_screen_of(
     if paying:
         lead = paying[0]
         findings, about = (
-            [finding for finding in made if set(finding.runs) <= set(lead.runs)]
-            for made in (findings, answers)
+            [finding for finding in conclusions if set(finding.runs) <= set(lead.runs)]
+            for conclusions in (findings, answers)
         )
     subject = _subject(lead, findings)
     measured = lead.headline in (Headline.MEASURED_LOSS, Headline.MEASURED)
     if subject is not None and not lead.reference and not measured:
-        mine = [finding for finding in told if set(finding.runs) & set(subject.runs)]
-        lead = min(mine or told, key=_headline_rank)
+        own_findings = [finding for finding in told if set(finding.runs) & set(subject.runs)]
+        lead = min(own_findings or told, key=_headline_rank)
     several = len(cases or replays) > 1
     text = lead.sentence(several)
     asks = lead.answer is Answer.NO or _better(lead) is not None
@@ -477,15 +477,15 @@ def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
 
 
 def _time_reference(case: Case, other: RunSummary | None) -> str:
-    mine = case.run.latency
+    latency = case.run.latency
     if case.plain is not None and case.plain.latency.tpot_s is not None:
-        return f"without speculation {_other_time_words(case.plain.latency, mine)}"
+        return f"without speculation {_other_time_words(case.plain.latency, latency)}"
     if other is not None and other.latency.tpot_s is not None:
-        return f"{other.label} {_other_time_words(other.latency, mine)}"
+        return f"{other.label} {_other_time_words(other.latency, latency)}"
     ratio = None if case.advice is None else model_ratio(case.advice)
-    if ratio is None or mine.tpot_s is None:
+    if ratio is None or latency.tpot_s is None:
         return "no run to compare it with"
-    least, most = (milliseconds(end * mine.tpot_s) for end in (ratio[1].low, ratio[1].high))
+    least, most = (milliseconds(end * latency.tpot_s) for end in (ratio[1].low, ratio[1].high))
     return f"without speculation {least.removesuffix(' ms')} to {most}, by bounds"
 
 

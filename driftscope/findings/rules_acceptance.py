@@ -402,11 +402,11 @@ def healthy(case: Case) -> Finding | None:
     spread = run.acceptance.mean_length_interval
     unseen = [
         name
-        for name, there in (
+        for name, is_recorded in (
             ("hidden state", run.hidden.growth is not None),
             ("attention", run.attention.self_mass is not None),
         )
-        if not there
+        if not is_recorded
     ]
     not_compared = (
         ""

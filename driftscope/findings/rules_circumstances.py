@@ -165,8 +165,8 @@ def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[f
     kept = theirs.kept
     if theirs.first != contrast.first:
         kept, spread = 1 / kept, Interval.between(1 / spread.high, 1 / spread.low)
-    apart = ratio(contrast.kept, contrast.kept_interval, kept, spread)
-    return kept, contrast.kept == 0 or (apart is not None and apart[1].high < 1.0)
+    kept_ratio = ratio(contrast.kept, contrast.kept_interval, kept, spread)
+    return kept, contrast.kept == 0 or (kept_ratio is not None and kept_ratio[1].high < 1.0)
 
 
 @entry(
@@ -233,7 +233,7 @@ def template_sensitivity(case: Case) -> Finding | None:
     groups = usable(case.run.groups.label)
     trust, because = _trust(contrast, SENSITIVE_BELOW.value)
     reference, (theirs, loses_more) = case.reference, _reference_kept(case.reference, contrast)
-    beside = (
+    reference_words = (
         f"; {reference.label} keeps {percent(theirs)} of them"
         if reference and theirs is not None
         else ""
@@ -243,7 +243,7 @@ def template_sensitivity(case: Case) -> Finding | None:
         answer=Answer.NO if loses_more and trust is not Trust.LOW else None,
         statement=f'rounds yield {number(contrast.second_length)} tokens under "{contrast.second}" '
         f'and {number(contrast.first_length)} under "{contrast.first}"'
-        f": {percent(contrast.kept)} of the accepted tokens remain{beside}"
+        f": {percent(contrast.kept)} of the accepted tokens remain{reference_words}"
         f"{'' if loses_more else _else_between(case, contrast)}",
         evidence={
             **_evidence(contrast, SENSITIVE_BELOW, "best", "worst"),
@@ -354,8 +354,8 @@ def _open_pair(case: Case, labels: Sequence[Group]) -> str:
         return ""
     pairs = case.run.groups.labels_within_context
     names = {best.name, worst.name}
-    mine = next((pair for pair in pairs if {pair.first, pair.second} == names), None)
-    decided = _is_decided(mine, SENSITIVE_BELOW.value, tests=max(len(pairs), 1))
+    pair_found = next((pair for pair in pairs if {pair.first, pair.second} == names), None)
+    decided = _is_decided(pair_found, SENSITIVE_BELOW.value, tests=max(len(pairs), 1))
     return "" if decided else _yields_compared(worst, best, 'under "{}"')
 
 
@@ -386,9 +386,9 @@ def _yields_compared(worse: Group, better: Group, where: str) -> str:
 
 def _where(case: Case) -> str:
     """Return in words the contexts in which each label was seen."""
-    seen = case.run.groups.contexts_of_labels
+    contexts = case.run.groups.contexts_of_labels
     parts = [
-        f'"{label}" has contexts of {_range(names)}' for label, names in seen.items() if names
+        f'"{label}" has contexts of {_range(names)}' for label, names in contexts.items() if names
     ][:_LABELS_SHOWN]
     return listed(parts) or "no label has enough requests in one range of lengths"
 
@@ -499,8 +499,8 @@ def boundary_dip(case: Case) -> Finding | None:
 
 def _is_large(case: Case, contrast: Contrast, tests: int) -> bool:
     enough = contrast.requests >= ENOUGH_REQUESTS
-    there = _share(case, contrast.second) >= LEAST_SHARE.value
-    return enough and there and contrast.loses(KEEPS_BELOW.value, tests=tests)
+    has_share = _share(case, contrast.second) >= LEAST_SHARE.value
+    return enough and has_share and contrast.loses(KEEPS_BELOW.value, tests=tests)
 
 
 def _share(case: Case, region: str) -> float:

@@ -381,8 +381,8 @@ def replays_differ(case: ReplayCase) -> Finding | None:
     ratio, pair = min(ratios, key=lambda found: found[0].value)
     less = ratio.value < 1.0
     label, pairs = case.run.label, count(ratio.pairs, pair.basis)
-    alike = "labels, adapters, texts and contexts" if pair.basis == SPAN else pairs
-    where = f'on the same {alike}, in "{pair.condition}"'
+    adjusted_for = "labels, adapters, texts and contexts" if pair.basis == SPAN else pairs
+    where = f'on the same {adjusted_for}, in "{pair.condition}"'
     return Finding(
         severity=Severity.MEDIUM if less else Severity.INFO,
         runs=(case.reference.label, label),
@@ -484,12 +484,12 @@ def outcomes_hold(case: ReplayCase) -> Finding | None:
     if first is None or first.speculates == other.speculates or not checked or _changed(case):
         return None
     same, of = (sum(pair.same_text[i] for pair in case.pairs) for i in (0, 1))
-    alike = f"; {percent(same / of)} of the greedy answers have the same text" if of else ""
+    same_texts = f"; {percent(same / of)} of the greedy answers have the same text" if of else ""
     return Finding(
         severity=Severity.GOOD,
         runs=(first.label, other.label),
         statement=f"in {count(checked, 'check')} of answers to the same prompts, no outcome "
-        f"differs by more than chance explains{alike}",
+        f"differs by more than chance explains{same_texts}",
         evidence={"checks": checked, "same_text": same, "greedy_pairs": of},
         because=f"exact tests on pairs of the same prompts, {count(checked, 'check')} in all",
         advice="Nothing to do.",
@@ -663,14 +663,14 @@ def _falls(case: ReplayCase) -> list[tuple[Cell, LogChange]]:
 def replayed(case: ReplayCase) -> Finding:
     """Return how many requests were answered, and the figures of the first condition."""
     run = case.run
-    told = falls_in_log(case) or replay_accepts_nothing(case)
+    finding = falls_in_log(case) or replay_accepts_nothing(case)
     vague = (
         all(
             (spread := cell.mean_length_interval) is None
             or spread.high - spread.low > 0.5 * (cell.mean_length or 0.0)
             for cell in run.cells
         )
-        and told is None
+        and finding is None
     )
     few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS if run.has_rows else vague
     more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS

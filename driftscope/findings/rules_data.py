@@ -236,7 +236,7 @@ def _about_rounds(run: RunSummary) -> Iterator[Finding]:
 
 def _about_chains(run: RunSummary) -> Iterator[Finding]:
     """Yield what is to be known of several K, and of the recorded chains."""
-    seen = run.recording
+    recording = run.recording
     if run.mixed:
         differs = first_token_differs(run)
         yield note(
@@ -247,7 +247,7 @@ def _about_chains(run: RunSummary) -> Iterator[Finding]:
             name="several_k",
             affects="acceptance",
         )
-    if run.mixed and seen.chains:
+    if run.mixed and recording.chains:
         yield note(
             f"attention, hidden state and confidence by depth cover the chains of K = {run.depths} "
             "or more, so that every depth is compared over the same chains; `--by k` shows each K "
@@ -256,7 +256,7 @@ def _about_chains(run: RunSummary) -> Iterator[Finding]:
             name="several_k",
             affects="masses",
         )
-    if not seen.chains:
+    if not recording.chains:
         yield note(
             "no chain was recorded: the report shows acceptance, but nothing measured inside the "
             "drafter",
@@ -264,20 +264,20 @@ def _about_chains(run: RunSummary) -> Iterator[Finding]:
             name="no_chains",
             affects="masses",
         )
-    if seen.broken_chains:
+    if recording.broken_chains:
         yield note(
-            f"{count(seen.broken_chains, 'recorded chain')} with values that are not finite; "
+            f"{count(recording.broken_chains, 'recorded chain')} with values that are not finite; "
             "the means leave those values out",
             run.label,
             name="broken_chains",
             affects="masses",
         )
-    if seen.chunked_chains and run.manifest.runner == "v1":
+    if recording.chunked_chains and run.manifest.runner == "v1":
         yield note(
-            f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} belong to requests "
-            "whose drafter cache may be wrong. This happens with vLLM's V1 runner at the ends of "
-            "prompt chunks, near a context limit and, through the prefix cache, in later requests. "
-            "These chains are flagged in the trace and included in the means",
+            f"{recording.chunked_chains:,} of {count(recording.chains, 'recorded chain')} belong "
+            "to requests whose drafter cache may be wrong. This happens with vLLM's V1 runner at "
+            "the ends of prompt chunks, near a context limit and, through the prefix cache, in "
+            "later requests. These chains are flagged in the trace and included in the means",
             run.label,
             name="chunked_prefill",
             affects="masses",

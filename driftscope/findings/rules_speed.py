@@ -126,10 +126,10 @@ def modes_disagree(case: Case) -> Finding | None:
         worse, better = sorted((one, other), key=lambda side: side.mean_length)
         if worse.interval is None or better.interval is None:
             continue
-        apart = difference(better.mean_length, better.interval, worse.mean_length, worse.interval)
+        gap = difference(better.mean_length, better.interval, worse.mean_length, worse.interval)
         lost = (better.mean_length - worse.mean_length) / max(better.mean_length - 1.0, 1e-9)
-        if apart.low > 0 and lost > DISAGREE_ABOVE.value:
-            return _finding(case, worse, better, apart, lost, within=within)
+        if gap.low > 0 and lost > DISAGREE_ABOVE.value:
+            return _finding(case, worse, better, gap, lost, within=within)
     return None
 
 
@@ -174,11 +174,11 @@ def _of_run(run: RunSummary) -> _Side:
 def _twins(case: Case, other: RunSummary) -> bool:
     """Whether two runs have the same models and K, and differ in mode; True only for the run that
     accepts less."""
-    mine, its = case.run.manifest, other.manifest
-    alike = all(getattr(mine, name) == getattr(its, name) for name in ("target", "drafter"))
+    own, its = case.run.manifest, other.manifest
+    same_model = all(getattr(own, name) == getattr(its, name) for name in ("target", "drafter"))
     less = case.run.acceptance.mean_length < other.acceptance.mean_length
     same_k = not case.run.mixed and case.run.ks == other.ks
-    return alike and same_k and mine.mode != its.mode and less
+    return same_model and same_k and own.mode != its.mode and less
 
 
 @entry(

@@ -333,19 +333,19 @@ def marginal_of(histogram: Histogram) -> tuple[float, ...]:
 
 def interval_of(requests: Sequence[RequestCounts]) -> Interval | None:
     """Return the interval of the acceptance length over requests that have a round."""
-    there = [request for request in requests if request.rounds]
-    if not there:
+    with_rounds = [request for request in requests if request.rounds]
+    if not with_rounds:
         return None
-    tokens = np.array([[request.rounds + request.accepted] for request in there], float)
-    spread = ratio_intervals(tokens, np.array([[request.rounds] for request in there], float))
+    tokens = np.array([[request.rounds + request.accepted] for request in with_rounds], float)
+    spread = ratio_intervals(tokens, np.array([[request.rounds] for request in with_rounds], float))
     # A round yields at least one token, which an interval over few requests may not reflect.
     return spread[0].within(1.0, np.inf) if spread and spread[0] else None
 
 
 def mean_of(requests: Sequence[RequestCounts]) -> float | None:
     """Return the mean of the requests' acceptance lengths."""
-    there = [request for request in requests if request.rounds]
-    lengths = [1.0 + request.accepted / request.rounds for request in there]
+    with_rounds = [request for request in requests if request.rounds]
+    lengths = [1.0 + request.accepted / request.rounds for request in with_rounds]
     return sum(lengths) / len(lengths) if lengths else None
 
 
@@ -412,15 +412,15 @@ def _over_verified(figures: Figures) -> tuple[tuple[float | None, ...] | None, t
         return figures.marginal, ()
     if verified >= UNCUT * k * rounds:
         return figures.marginal, ()
-    said = f"{verified / rounds:.1f} of K = {k} draft tokens were verified in a round"
+    note = f"{verified / rounds:.1f} of K = {k} draft tokens were verified in a round"
     if figures.by_verified is None:
         only = (figures.marginal[0], *(None for _ in figures.marginal[1:]))
-        return only, (f"{said}, and in which rounds is not in the file: no rate beyond depth 1",)
+        return only, (f"{note}, and in which rounds is not in the file: no rate beyond depth 1",)
     deepest = max((n for n, rounds in figures.by_verified.items() if sum(rounds)), default=0)
     beyond = f"depth {k}" if deepest == k - 1 else f"depths {deepest + 1} to {k}"
     unseen = f"; {beyond} never" if deepest < k else ""
     return _rates_over_verified(figures.by_verified, k), (
-        f"{said}{unseen}: rates are over the rounds that verified the depth",
+        f"{note}{unseen}: rates are over the rounds that verified the depth",
     )
 
 
@@ -431,8 +431,8 @@ def _rates_over_verified(rounds: ByVerified, k: int) -> tuple[float | None, ...]
     some = [any(sum(h) for n, h in rounds.items() if n >= d) for d in depths]
     rates = running_product(reached, at_risk).tolist()
     return tuple(
-        rate if there and math.isfinite(rate) else None
-        for rate, there in zip(rates, some, strict=True)
+        rate if has_drafts and math.isfinite(rate) else None
+        for rate, has_drafts in zip(rates, some, strict=True)
     )
 
 
@@ -494,7 +494,7 @@ def over_requests(
     histograms = [request.histogram for request in requests if request.histogram is not None]
     whole = together(histograms) if len(histograms) == len(requests) else None
     verified = [request.verified for request in requests]
-    requests, taken = _of_one_length(requests, k)
+    requests, used_k = _of_one_length(requests, k)
     lines = [
         LineAcceptance.of_request(one.rounds, one.accepted, one.verified)
         for one in requests
@@ -520,7 +520,7 @@ def over_requests(
         changes=tuple(changes_of(lines, REQUEST)),
         by_verified=_summed(split) if len(split) == len(requests) and not odd else None,
         ignores_stop=ignores_stop,
-        assumptions=(*assumptions, *taken),
+        assumptions=(*assumptions, *used_k),
         contradictions=(f"{len(odd):,} requests whose rounds by draft length are not their rounds",)
         if odd
         else (),

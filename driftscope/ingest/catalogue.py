@@ -62,13 +62,13 @@ def _chosen(file: ResultFile) -> tuple[ResultFile, Reader, str]:
     it, and the path in words."""
     for path in ((), *_paths(file)):
         held = file.inside(path) if path else file
-        mine = [] if held is None else [one for one in READERS.values() if one.recognises(held)]
-        if len(mine) > 1:  # an answer that quotes a log is none
-            mine = [one for one in mine if one.read is not server_log.server_log]
-        if held is not None and len(mine) == 1:
-            return held, mine[0], ".".join(path)
-        if mine:
-            names = ", ".join(reader.name for reader in mine)
+        readers = [] if held is None else [one for one in READERS.values() if one.recognises(held)]
+        if len(readers) > 1:  # an answer that quotes a log is none
+            readers = [one for one in readers if one.read is not server_log.server_log]
+        if held is not None and len(readers) == 1:
+            return held, readers[0], ".".join(path)
+        if readers:
+            names = ", ".join(reader.name for reader in readers)
             raise UsageError(f"{file.path}: fits {names}; name one with --format")
     formats = (
         (f"{one.name} ({one.title})", marks) for one in READERS.values() for marks in one.marks

@@ -332,5 +332,5 @@ def llamacpp_responses(file: ResultFile) -> Iterator[Figures]:
 
 
 def _tpot(timings: Mapping[str, Any]) -> float | None:
-    taken, tokens = number(timings, "predicted_ms"), count(timings, "predicted_n")
-    return taken / tokens / 1000.0 if taken is not None and tokens else None
+    decode_ms, tokens = number(timings, "predicted_ms"), count(timings, "predicted_n")
+    return decode_ms / tokens / 1000.0 if decode_ms is not None and tokens else None

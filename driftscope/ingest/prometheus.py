@@ -109,8 +109,8 @@ def figures_of(
         }
     )
     for name, figures in sorted(parts.items(), key=lambda part: part[1].mean_length or math.inf):
-        said = (words[name],) if name in words else ()
-        yield replace(figures, part=name, observations=said)
+        notes = (words[name],) if name in words else ()
+        yield replace(figures, part=name, observations=notes)
     whole = _figures_of(page, period, assumptions)
     if not parts:
         whole = _with_changes(page, whole, steps)
@@ -126,25 +126,25 @@ def figures_of(
 def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> Figures:
     """Return the figures of one page. A gauge of the engine's last log interval covers only that
     interval."""
-    seen = view(page.points)
-    depths = (attributes({i.DEPTH: depth}) for depth in range(1, seen.k + 1))
+    page_view = view(page.points)
+    depths = (attributes({i.DEPTH: depth}) for depth in range(1, page_view.k + 1))
     reached = [page.points.get((i.REACHED.name, depth)) for depth in depths]
     accepted, verified = (
         page.points.get((item.name, attributes({}))) for item in (i.ACCEPTED, i.VERIFIED)
     )
     return Figures(
         period=period if page.length is None else LAST_INTERVAL,
-        k=seen.k or None,
-        requests=seen.requests or None,
-        rounds=seen.rounds or None,
+        k=page_view.k or None,
+        requests=page_view.requests or None,
+        rounds=page_view.rounds or None,
         verified=None if verified is None else int(verified.value),
         accepted=None if accepted is None else int(accepted.value),
-        mean_length=seen.length if page.length is None else page.length,
-        marginal=tuple(point.value / seen.rounds for point in reached if point) or None
-        if seen.rounds and all(reached)
+        mean_length=page_view.length if page.length is None else page.length,
+        marginal=tuple(point.value / page_view.rounds for point in reached if point) or None
+        if page_view.rounds and all(reached)
         else None,
-        ttft_s=seen.ttft_s,
-        tpot_s=seen.tpot_s,
+        ttft_s=page_view.ttft_s,
+        tpot_s=page_view.tpot_s,
         assumptions=assumptions,
     )
 
@@ -155,17 +155,17 @@ def _with_changes(page: EnginePage, figures: Figures, steps: Steps) -> Figures:
     series = list(_by_series(page.samples))
     lines = list[LineAcceptance]()
     for when, samples in steps:
-        there = [samples[one] for one in series if one in samples]
-        seen = page_of_all(page.metrics, there)
-        now = completed(_figures_of(seen, "", ()))
-        if seen.running != 0:
+        present = [samples[one] for one in series if one in samples]
+        total_page = page_of_all(page.metrics, present)
+        now = completed(_figures_of(total_page, "", ()))
+        if total_page.running != 0:
             lines.append(
                 LineAcceptance(
                     when=when,
                     length=now.mean_length,
-                    verified=now.verified if seen.length is None else None,
+                    verified=now.verified if total_page.length is None else None,
                     rates=tuple(rate or 0.0 for rate in now.marginal or ()),
-                    quantities={} if seen.running is None else {RUNNING: seen.running},
+                    quantities={} if total_page.running is None else {RUNNING: total_page.running},
                 )
             )
     return replace(figures, **changes_told(lines, INTERVAL))
@@ -203,8 +203,8 @@ def prometheus_text(file: ResultFile) -> Iterator[Figures]:
     """
 
     def read(metrics: EngineMetrics, samples: list[Sample]) -> Iterator[Figures]:
-        said = f"the page is {metrics.title}'s; counts are since the server's start"
-        return figures_of(page_of_samples(metrics, samples), SINCE_START, said)
+        note = f"the page is {metrics.title}'s; counts are since the server's start"
+        return figures_of(page_of_samples(metrics, samples), SINCE_START, note)
 
     yield from _by_engine(lambda metrics: samples_on(file.text, metrics.names), read)
 
@@ -216,8 +216,8 @@ def _by_engine(
     """Yield what `read` returns of each engine that has samples; with several, under its name."""
     try:
         found = list(engines_on(samples))
-        for metrics, mine in found:
-            for figures in read(metrics, mine):
+        for metrics, engine_samples in found:
+            for figures in read(metrics, engine_samples):
                 name = f"{metrics.title} {figures.part}".strip()
                 yield replace(figures, part=name) if len(found) > 1 else figures
     except BadPageError as error:
@@ -298,12 +298,12 @@ def _figures(series: Sequence[_Series], *, ranged: bool) -> Iterator[Figures]:
     def read(metrics: EngineMetrics, samples: list[Sample]) -> Iterator[Figures]:
         page = page_of_samples(metrics, samples)
         if not ranged:
-            said = f"the series are {metrics.title}'s; counts are since the server's start"
-            return figures_of(page, SINCE_START, said)
-        mine = [one for one in series if one.name in metrics.names]
-        resets = max(counter_increase(metrics, one.name, one.values)[1] for one in mine)
+            note = f"the series are {metrics.title}'s; counts are since the server's start"
+            return figures_of(page, SINCE_START, note)
+        own = [one for one in series if one.name in metrics.names]
+        resets = max(counter_increase(metrics, one.name, one.values)[1] for one in own)
         words = _range_words(metrics, resets)
-        return figures_of(page, _period(mine), *words, steps=_steps(metrics, mine))
+        return figures_of(page, _period(own), *words, steps=_steps(metrics, own))
 
     yield from _by_engine(
         lambda metrics: (

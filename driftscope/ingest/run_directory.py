@@ -83,12 +83,15 @@ def _manifest(
         totals = to_workload(sums)
     except ValueError as error:
         raise UsageError(f"{path}: {reader.title}: {error}; a run cannot hold that") from error
-    told: dict[str, set[Any]] = {
+    stated: dict[str, set[Any]] = {
         PROMPT_TEXT: {figures.prompts for figures in found},
         IGNORES_STOP: {figures.ignores_stop for figures in found},
     }
     ingested = {
-        **{name: next(iter(values)) if len(values) == 1 else None for name, values in told.items()},
+        **{
+            name: next(iter(values)) if len(values) == 1 else None
+            for name, values in stated.items()
+        },
         "format": reader.name,
         "tool": reader.title,
         "file": path.name,
@@ -124,11 +127,11 @@ def _notes(found: Sequence[Figures]) -> tuple[str, ...]:
 
 def _totals_of(figures: Figures) -> FileTotals:
     """Return a part's figures as sums, which have most of their names."""
-    alike = {field.name for field in fields(FileTotals)} & {field.name for field in fields(Figures)}
+    names = {field.name for field in fields(FileTotals)} & {field.name for field in fields(Figures)}
     return FileTotals(
         condition=figures.part or WHOLE,
         throughput=figures.output_tokens_per_s,
-        **{name: getattr(figures, name) for name in alike},
+        **{name: getattr(figures, name) for name in names},
     )
 
 

@@ -503,9 +503,9 @@ def _by_words(lines: Lines) -> dict[str, Lines]:
         by_words.setdefault(line.words, []).append((kind, line))
     if len(by_words) == 1 or min(map(len, by_words.values())) < FEWEST_OF_A_NAME:
         return {"": lines}
-    alike = set.intersection(*map(set, by_words))
+    common = set.intersection(*map(set, by_words))
     return {
-        " ".join(word for word in words if word not in alike): some
+        " ".join(word for word in words if word not in common): some
         for words, some in by_words.items()
     }
 
@@ -594,12 +594,12 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
     series = [line for line in _increases(every) if line.request is None]
     kinds = dict.fromkeys(kind.said for kind, line in every)
     lines = series or requests
-    told = changes_told(lines)
+    changes = changes_told(lines)
     if requests:
         figures = over_requests([line.request for line in requests if line.request], part=part)
-        said = next(kind.said for kind, _ in every if kind.marker == _FINISH)
-        assumptions = (*figures.assumptions, said)
-        return replace(figures, **told, assumptions=assumptions)
+        note = next(kind.said for kind, _ in every if kind.marker == _FINISH)
+        assumptions = (*figures.assumptions, note)
+        return replace(figures, **changes, assumptions=assumptions)
     exact = [line for line in series if line.verified is not None]
     series = [line for line in exact if line.verified] or exact or series
     series, words = _without_unknown_rounds(series)
@@ -625,7 +625,7 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
         period=SINCE_START if every[0][0].cumulative else THIS_RUN,
         requests=len(series) if every[0][0].marker == "draft acceptance" else None,
         assumptions=(*figures.assumptions, *kinds, *words),
-        **told,
+        **changes,
     )
 
 

@@ -71,7 +71,7 @@ def _runs(file: ResultFile) -> Sequence[Mapping[str, Any]]:
     if file.objects:
         return file.objects
     runs: list[dict[str, Any]] = []
-    seen: set[str] = set()
+    ids: set[str] = set()
     for row in rows_of(file):
         if (match := _PRINTED.search(row.rstrip()[-200:])) is None:
             continue
@@ -79,10 +79,10 @@ def _runs(file: ResultFile) -> Sequence[Mapping[str, Any]]:
         at = _AT.fullmatch(words)
         if words not in _CONSOLE and at is None:
             continue
-        if words in seen or not runs:
+        if words in ids or not runs:
             runs.append({})
-            seen = set()
-        seen.add(words)
+            ids = set()
+        ids.add(words)
         if at is None:
             runs[-1][_CONSOLE[words]] = value
         else:

@@ -315,8 +315,8 @@ def drafter_architecture(config: Mapping[str, Any], method: str | None = None) -
     if method in _PREFIXES:
         name = _CONVERTED.get(first) or of_target or first
         prefix = _PREFIXES[method]
-        there = name.startswith(prefix) or (method != "eagle" and name.endswith(prefix))
-        return name if there or name in _AS_NAMED else f"{prefix}{name}"
+        is_drafter = name.startswith(prefix) or (method != "eagle" and name.endswith(prefix))
+        return name if is_drafter or name in _AS_NAMED else f"{prefix}{name}"
     if first == "DSparkDraftModel" and model == "qwen3":
         return "Qwen3DSparkModel"
     return IN_SGLANG.get(first, first) if method is None else first

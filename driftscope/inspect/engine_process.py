@@ -177,9 +177,9 @@ class EngineModels(ABC):
         except Exception as error:  # each model has a loader of its own
             return self.refusal(error, names), _NOTHING
         cut = {
-            name: (taken, tensor.numel())
+            name: (filled, tensor.numel())
             for name, tensor in tensors.items()
-            if 0 < (taken := fills.read[_storage(tensor)]) < tensor.numel()
+            if 0 < (filled := fills.read[_storage(tensor)]) < tensor.numel()
             and not any(part in name for part in _OF_TARGET)
         }
         unfilled = {

@@ -141,9 +141,9 @@ def over_layers(layers: Sequence[ir.FloatingValue]) -> ir.FloatingValue:
 
     if len(layers) == 1:
         return layers[0]
-    taken = [finite(layer).fill_null(False) for layer in layers]
-    total = sum(ibis.ifelse(ok, layer, 0.0) for ok, layer in zip(taken, layers, strict=True))
-    return total / sum(ok.cast("float64") for ok in taken).nullif(0.0)
+    is_finite = [finite(layer).fill_null(False) for layer in layers]
+    total = sum(ibis.ifelse(ok, layer, 0.0) for ok, layer in zip(is_finite, layers, strict=True))
+    return total / sum(ok.cast("float64") for ok in is_finite).nullif(0.0)
 
 
 def visible_sink(position: ir.IntegerValue, sink_slots: Sequence[int]) -> ir.IntegerValue:

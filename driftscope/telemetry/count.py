@@ -258,13 +258,13 @@ def _request(counter: BatchCounter, batch: pa.RecordBatch) -> None:
     ]
     whole_s = numbers(batch, "time_s") - numbers(batch, "arrival_s")
     for operation, error in sorted(set(kinds)):
-        mine = np.array([kind == (operation, error) for kind in kinds])
+        of_kind = np.array([kind == (operation, error) for kind in kinds])
         by = {"operation": operation}
         failed = {"error": error} if error else {}
-        counter.tally.observe(i.REQUEST_TIME, whole_s[mine], **by, **failed)
+        counter.tally.observe(i.REQUEST_TIME, whole_s[of_kind], **by, **failed)
         if not error:
             for instrument, column in ((i.TTFT, "ttft_s"), (i.TPOT, "tpot_s")):
-                counter.tally.observe(instrument, numbers(batch, column)[mine], **by)
+                counter.tally.observe(instrument, numbers(batch, column)[of_kind], **by)
 
 
 def operation_of(request: str) -> str:

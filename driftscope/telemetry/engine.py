@@ -105,9 +105,9 @@ class ManifestFile:
         """Return the current manifest; None before the first one is written."""
         try:
             file = (self._run / MANIFEST).stat()
-            seen = (file.st_mtime_ns, file.st_ino)
-            if seen != self._seen:
-                self._manifest, self._seen = read_manifest(self._run), seen
+            version = (file.st_mtime_ns, file.st_ino)
+            if version != self._seen:
+                self._manifest, self._seen = read_manifest(self._run), version
         except (OSError, DriftscopeError):  # not written yet, or being rewritten
             pass
         return self._manifest

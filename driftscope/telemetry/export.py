@@ -151,9 +151,9 @@ class Spans:
             latest.add(chain)
             if chain in self._seen:
                 continue
-            mine = self._chains.setdefault(chain.request, [])
-            if len(mine) < CHAINS_PER_REQUEST:
-                mine.append(chain)
+            of_request = self._chains.setdefault(chain.request, [])
+            if len(of_request) < CHAINS_PER_REQUEST:
+                of_request.append(chain)
             while len(self._chains) > REMEMBERED_REQUESTS:
                 self._chains.popitem(last=False)
         self._seen = latest
@@ -325,8 +325,8 @@ def metric_exporter(settings: ExportSettings) -> MetricExporter | None:
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
         return ConsoleMetricExporter(out=sys.stderr)
-    made: MetricExporter | None = _otlp(settings.metrics, "metric_exporter", "OTLPMetricExporter")
-    return made
+    out: MetricExporter | None = _otlp(settings.metrics, "metric_exporter", "OTLPMetricExporter")
+    return out
 
 
 def span_exporter(settings: ExportSettings) -> SpanExporter | None:
@@ -335,8 +335,8 @@ def span_exporter(settings: ExportSettings) -> SpanExporter | None:
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
         return ConsoleSpanExporter(out=sys.stderr)
-    made: SpanExporter | None = _otlp(settings.traces, "trace_exporter", "OTLPSpanExporter")
-    return made
+    out: SpanExporter | None = _otlp(settings.traces, "trace_exporter", "OTLPSpanExporter")
+    return out
 
 
 def _otlp(signal: Signal | None, module: str, name: str) -> Any:

@@ -305,8 +305,8 @@ def _family(instrument: Instrument, labels: Sequence[str]) -> Any:
     from prometheus_client import core
 
     kinds = {COUNTER: core.CounterMetricFamily, GAUGE: core.GaugeMetricFamily}
-    made = kinds.get(instrument.kind, core.HistogramMetricFamily)
-    return made(metric_name(instrument), instrument.description, labels=labels)
+    family = kinds.get(instrument.kind, core.HistogramMetricFamily)
+    return family(metric_name(instrument), instrument.description, labels=labels)
 
 
 def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[Any, ...]]:
@@ -472,16 +472,16 @@ def engines_on(
     """Yield each of these engines that has a sample of speculation, with its samples. Raises what
     `samples` raises."""
     for metrics in engines:
-        mine = list(samples(metrics))
-        if any(one.name in metrics.of_speculation for one in mine):
-            yield metrics, mine
+        found_samples = list(samples(metrics))
+        if any(one.name in metrics.of_speculation for one in found_samples):
+            yield metrics, found_samples
 
 
 def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
     """Return the figures of an engine's samples, and of each replica; raises BadPageError."""
-    mine, labels = _without_repeated_ranks(metrics, samples)
+    own_samples, labels = _without_repeated_ranks(metrics, samples)
     replicas: defaultdict[tuple[str, ...], list[Sample]] = defaultdict(list)
-    for sample in mine:
+    for sample in own_samples:
         if labels and all(label in sample.labels for label in labels):
             replicas[tuple(sample.labels[label] for label in labels)].append(sample)
     named = {
@@ -490,7 +490,7 @@ def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> Engine
         if any(sample.name in metrics.of_speculation for sample in some)
     }
     pages = {name: page_of_all(metrics, some) for name, some in named.items()}
-    page = replace(page_of_all(metrics, mine), replicas=pages)
+    page = replace(page_of_all(metrics, own_samples), replicas=pages)
     values: dict[tuple[str, Labels], float] = {}
     for sample in samples:
         if values.setdefault((sample.name, frozenset(sample.labels.items())), sample.value) != (
@@ -513,12 +513,12 @@ def _without_repeated_ranks(
     tp_rank counts through all replicas.
     """
     own = {metrics.position, "le"}
-    apart: dict[tuple[str, Labels], dict[Labels, Sample]] = defaultdict(dict)
+    by_rank: dict[tuple[str, Labels], dict[Labels, Sample]] = defaultdict(dict)
     for sample in samples:
         items = {k: v for k, v in sample.labels.items() if k != "le"}
         rank = tuple((k, items.pop(k)) for k in _RANKS if k in items)
-        apart[sample.name, frozenset(items.items())][frozenset(rank)] = sample
-    groups = [(name, list(of.values())) for (name, _), of in apart.items()]
+        by_rank[sample.name, frozenset(items.items())][frozenset(rank)] = sample
+    groups = [(name, list(of.values())) for (name, _), of in by_rank.items()]
     repeated = all(
         len({sample.value for sample in some}) == 1
         for name, some in groups

@@ -390,9 +390,9 @@ def outliers(replicas: Mapping[str, tuple[float, int | None]]) -> dict[str, str]
     """
     found = {-1: dict[str, str](), 1: dict[str, str]()}
     for name, (length, rounds) in replicas.items():
-        mine = _model_in(name)
+        model = _model_in(name)
         others = [
-            other for key, other in replicas.items() if key != name and _model_in(key) == mine
+            other for key, other in replicas.items() if key != name and _model_in(key) == model
         ]
         side = _side(length, rounds, others) if others else 0
         if side:

@@ -174,8 +174,8 @@ class Manifest:
     distance_every: SamplingInterval = 0
     """One recorded chain in how many carries masses by distance; 0: none."""
     device_bytes: Count | None = None
-    """Memory of the probe's buffers, whose size is fixed, on the drafter's device, in bytes, on each
-    rank; logits that are kept for near misses come on top, at most 64 MiB from one step to the
+    """Memory of the probe's buffers, whose size is fixed, on the drafter's device, in bytes, on
+    each rank; logits that are kept for near misses come on top, at most 64 MiB from one step to the
     next. On a CPU it is memory of the engine's process. None: not recorded."""
     witness: Text | None = None
     """Result of the start-up witness, which computes the first recorded chain a second time from

@@ -112,11 +112,11 @@ def _groups(table: pa.Table, rank: Any, keys: tuple[str, ...]) -> list[Rows]:
     If a rank has several rows of one key (a restarted process), they are matched in order.
     """
     groups: defaultdict[tuple[Any, ...], Rows] = defaultdict(list)
-    seen: defaultdict[tuple[Any, ...], int] = defaultdict(int)
+    counts: defaultdict[tuple[Any, ...], int] = defaultdict(int)
     columns = [table.column(name).to_pylist() for name in keys]
     for row, (of_rank, *key) in enumerate(zip(rank.tolist(), *columns, strict=True)):
-        again = seen[of_rank, *key]
-        seen[of_rank, *key] += 1
+        again = counts[of_rank, *key]
+        counts[of_rank, *key] += 1
         groups[*key, again].append(row)
     return list(groups.values())
 
@@ -164,17 +164,17 @@ def _mean(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
 def _mean_of_all(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
     """Return the mean weighted by heads; None unless every rank has the list: with fewer heads it
     would not add up with the other masses, which are means over all of them."""
-    there = table.column(name).is_valid().to_pylist()
-    whole = [rows if all(there[row] for row in rows) else [] for rows in groups]
+    is_valid = table.column(name).is_valid().to_pylist()
+    whole = [rows if all(is_valid[row] for row in rows) else [] for rows in groups]
     return _mean(table, name, whole)
 
 
 def _mean_of(lists: list[Any], heads: list[int], rows: Rows) -> Any:
-    taken = [row for row in rows if lists[row] is not None]
-    if not taken:
+    with_list = [row for row in rows if lists[row] is not None]
+    if not with_list:
         return None
-    values = np.array([lists[row] for row in taken])
-    weight = np.array([max(heads[row], 1) for row in taken], dtype=np.float64)[:, None]
+    values = np.array([lists[row] for row in with_list])
+    weight = np.array([max(heads[row], 1) for row in with_list], dtype=np.float64)[:, None]
     counted = np.where(np.isnan(values), 0.0, weight)
     total = (np.nan_to_num(values, posinf=np.inf, neginf=-np.inf) * counted).sum(axis=0)
     share = counted.sum(axis=0)

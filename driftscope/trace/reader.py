@@ -127,23 +127,23 @@ def distance_faults(rows: pa.Table, bins: int | None = None) -> Iterator[str]:
 
     `bins`: number of bins, if it is known from the run's manifest.
     """
-    there = rows.filter(rows.column(DISTANCE_MASS).is_valid()).select(_READ)
-    if not there.num_rows:
+    recorded = rows.filter(rows.column(DISTANCE_MASS).is_valid()).select(_READ)
+    if not recorded.num_rows:
         return
-    queries = numbers_of(_whole(there, "k")) * numbers_of(_whole(there, "layers"))
-    lengths = lengths_of(_whole(there, DISTANCE_MASS))
+    queries = numbers_of(_whole(recorded, "k")) * numbers_of(_whole(recorded, "layers"))
+    lengths = lengths_of(_whole(recorded, DISTANCE_MASS))
     if bins is None:
         bins = int(lengths[0] // max(queries[0], 1))
     if bins <= DOUBLINGS + 1 or not np.array_equal(lengths, queries * bins):
         yield f"{DISTANCE_MASS} is not K times layers times {bins} bins long in some rows"
         return
-    by_bin = numbers_of(_whole(there, DISTANCE_MASS).flatten()).reshape(-1, bins)
+    by_bin = numbers_of(_whole(recorded, DISTANCE_MASS).flatten()).reshape(-1, bins)
     unknown = np.isnan(by_bin)
     if (unknown.any(1) != unknown.all(1)).any():
         yield f"{DISTANCE_MASS} is not a number in some bins of a depth, but in others it is"
     if (by_bin < 0.0).any() or (by_bin > 1.0 + SUM_WITHIN).any():
         yield f"{DISTANCE_MASS} is not a share in some rows"
-    others = [_elements(_whole(there, name), queries) for name in (SINK_MASS, NULL_MASS)]
+    others = [_elements(_whole(recorded, name), queries) for name in (SINK_MASS, NULL_MASS)]
     if any(other is None for other in others):
         yield f"{DISTANCE_MASS} is there, and {SINK_MASS} or {NULL_MASS} has another length"
         return
@@ -163,12 +163,12 @@ def _whole(rows: pa.Table, name: str) -> pa.Array:
 def _elements(lists: pa.ListArray, queries: NDArray[np.int64]) -> NDArray[np.float64] | None:
     """Return the elements of all rows, 0 where a row has no list; None if a list has another number
     of elements than the row has `queries`."""
-    there = validity_of(lists)
-    there = np.ones(len(lists), dtype=np.bool_) if there is None else there
-    if not np.array_equal(lengths_of(lists)[there], queries[there]):
+    is_valid = validity_of(lists)
+    is_valid = np.ones(len(lists), dtype=np.bool_) if is_valid is None else is_valid
+    if not np.array_equal(lengths_of(lists)[is_valid], queries[is_valid]):
         return None
     out = np.zeros(int(queries.sum()))
-    out[np.repeat(there, queries)] = numbers_of(lists.flatten())
+    out[np.repeat(is_valid, queries)] = numbers_of(lists.flatten())
     return out
 
 
@@ -243,8 +243,8 @@ def _with_execution(rows: pa.Table, manifest: Manifest) -> pa.Table:
         return rows
     at, modes = rows.schema.get_field_index("execution"), rows.column("execution")
     mode = Execution.OF_MODE.get(manifest.mode, Execution.UNSEEN)
-    seen = pc.if_else(pc.equal(modes, Execution.UNSEEN), mode, modes)
-    return rows.set_column(at, rows.schema.field(at), seen)
+    execution = pc.if_else(pc.equal(modes, Execution.UNSEEN), mode, modes)
+    return rows.set_column(at, rows.schema.field(at), execution)
 
 
 def read_rows(

@@ -318,10 +318,10 @@ def resolve_run(path: Path) -> Path:
     if (path / MANIFEST).exists() or (path.exists() and not path.is_dir()) or is_rollups(path):
         return path
     if not path.exists():
-        beside = _offer(path.parent)
+        nearest = _offer(path.parent)
         raise NotATraceError(
             f"{path}: no such directory; if a server was to record there, it has not loaded its "
-            f"models: see its log{f'. Runs beside it: {beside}' if beside else ''}"
+            f"models: see its log{f'. Runs beside it: {nearest}' if nearest else ''}"
         )
     offer = _offer(path)
     if not offer:

@@ -512,14 +512,14 @@ def next_number(run: Path, record: str, source: str) -> int:
     A killed process may have had the same source, because containers restart the numbering of
     processes. Its sealed files must not be replaced. Raises OSError.
     """
-    taken = [
+    numbers = [
         int(number)
         for path in run.iterdir()
         if path.suffix in (STREAM, SEALED) and path.name.startswith(f"{record}-")
         if source_of(path, record) == source
         if (number := path.stem.rpartition("-")[2]).isdecimal()
     ]
-    return max(taken, default=-1) + 1
+    return max(numbers, default=-1) + 1
 
 
 def source_of(path: Path, record: str) -> str:

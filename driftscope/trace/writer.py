@@ -303,9 +303,9 @@ class WriterThread:
 
     def _turns(self) -> bool:
         """Run one turn of each work function; return False if nothing is left to do."""
-        over = [work for work in tuple(self._works) if work()]
+        done = [work for work in tuple(self._works) if work()]
         with self._lock:
-            self._works = [work for work in self._works if work not in over]
+            self._works = [work for work in self._works if work not in done]
             if not self._works:
                 self._thread = None
             return bool(self._works)

@@ -177,8 +177,8 @@ def check_unused(run: Path, run_id: str | None = None) -> None:
     """
     if not (run / MANIFEST).exists():
         return
-    over = any(status.closed for status in read_statuses(run))
-    if over or run_id is None or _run_id(run) != run_id:
+    is_closed = any(status.closed for status in read_statuses(run))
+    if is_closed or run_id is None or _run_id(run) != run_id:
         raise TraceError(
             f"{run}: already holds a run; give DRIFTSCOPE_TRACE a new directory "
             "(a {time} in it is replaced by the start time), or start the parts of one deployment "

@@ -95,16 +95,16 @@ def recorded_in(folder: Path) -> list[tuple[Path, str]]:
     """Return the runs below the folder of `ask_in_turn`, each with its label: of each server the
     replays of all rounds, and what a server with a drafter recorded in the first one."""
     found: list[tuple[Path, str]] = []
-    seen: set[str] = set()
+    run_ids: set[str] = set()
     for client in sorted(folder.glob("*/client"), key=lambda run: read_manifest(run).created_s):
         label = str(read_manifest(client).workload[CONTENDER])
         server = client.parent / SERVER_FOLDER
-        if label not in seen and label != NO_SPECULATION and (server / MANIFEST).is_file():
+        if label not in run_ids and label != NO_SPECULATION and (server / MANIFEST).is_file():
             found.append((server, label))
         found.append(
-            (client, f"{label} (client)" if label not in seen else f"{label} ({len(found)})")
+            (client, f"{label} (client)" if label not in run_ids else f"{label} ({len(found)})")
         )
-        seen.add(label)
+        run_ids.add(label)
     return found
 
 

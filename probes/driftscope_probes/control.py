@@ -70,15 +70,15 @@ class Control:
             file = self._file.stat()
         except FileNotFoundError:
             return
-        seen = (file.st_mtime_ns, file.st_ino, file.st_size)
-        if seen == self._seen:
+        version = (file.st_mtime_ns, file.st_ino, file.st_size)
+        if version == self._seen:
             return
         try:
             asked = read_control(self._run)
         except ControlValueError:
-            self._seen = seen  # the error is counted once
+            self._seen = version  # the error is counted once
             raise
-        self._seen, self._revision = seen, asked.revision
+        self._seen, self._revision = version, asked.revision
         self.apply(asked.change)
 
     def _tell(self) -> None:

@@ -221,10 +221,10 @@ _SIGNATURE = (
 @functools.cache
 def packed_masses(key_type: str) -> Callable[..., None]:
     """Return `_packed_masses` compiled for keys of a type, "float32" or "int16"."""
-    made: Callable[..., None] = compiled(_SIGNATURE.format(keys=key_type), error_model="numpy")(
+    program: Callable[..., None] = compiled(_SIGNATURE.format(keys=key_type), error_model="numpy")(
         _packed_masses
     )
-    return made
+    return program
 
 
 def _unpack(row: Any, order: Ints, in_order: bool, bits: npt.NDArray[np.int32]) -> None:

@@ -162,8 +162,8 @@ def watch_norm(
         def watched(x: Any, residual: Any = None, *args: Any, **kwargs: Any) -> Any:
             entered = x.clone() if residual is None else x + residual
             result = original(x, residual, *args, **kwargs) if residual is not None else original(x)
-            made, stream = result if isinstance(result, tuple) else (result, entered)
-            keep(entered, made, stream)
+            output, stream = result if isinstance(result, tuple) else (result, entered)
+            keep(entered, output, stream)
             return result
 
         return watched

@@ -209,10 +209,10 @@ class DrafterKind:
     @property
     def columns(self) -> tuple[str, ...]:
         """RMS columns by depth that are written, in the order of the network."""
-        there = {*self.outputs, *(["in_rms"] if self.fed else [])}
+        recorded = {*self.outputs, *(["in_rms"] if self.fed else [])}
         if self.norms:
-            there.add("prenorm_rms")
-        return tuple(name for name in RMS_BY_DEPTH if name in there)
+            recorded.add("prenorm_rms")
+        return tuple(name for name in RMS_BY_DEPTH if name in recorded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -504,9 +504,9 @@ class ChainEncoder:
     ) -> None:
         """Add chains to the sink search; a failure here costs the decision, not the chains."""
         whole = ~np.array(doubtful, dtype=np.bool_)
-        mine = [r for r, is_whole in zip(requests, whole, strict=True) if is_whole]
+        whole_requests = [r for r, is_whole in zip(requests, whole, strict=True) if is_whole]
         try:
-            search.add(mine, weights[whole])
+            search.add(whole_requests, weights[whole])
         except Exception as error:  # writer's thread: a decision is lost, no row
             self._writer.count_error("sinks", error)
 

@@ -73,10 +73,10 @@ class Guard:
             self._writer.count_error(hook, error)
             return None
         finally:
-            taken = time.perf_counter() - start
-            self.taken_s += taken
+            seconds = time.perf_counter() - start
+            self.taken_s += seconds
             for account in self._adds_to:
-                account.probe_s += taken
+                account.probe_s += seconds
 
     def run_all(self, calls: Iterable[tuple[Any, ...]]) -> None:
         """Run several hooks, each given as the arguments of `run`; one that raises ends no other.
@@ -95,10 +95,10 @@ class Guard:
             except Exception as error:  # the serving path never raises
                 self.failed = True
                 self._writer.count_error(hook, error)
-        taken = time.perf_counter() - start
-        self.taken_s += taken
+        seconds = time.perf_counter() - start
+        self.taken_s += seconds
         for account in self._adds_to:
-            account.probe_s += taken
+            account.probe_s += seconds
 
     def _tested(self, hook: str, action: Callable[..., T], args: tuple[Any, ...]) -> T:
         if self._test_raise == "before":

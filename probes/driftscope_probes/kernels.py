@@ -215,11 +215,11 @@ class TorchKernels:
         """Logits by depth, if they are measured together."""
 
     def _measure_states(self) -> None:
-        alike: dict[tuple[int, torch.dtype], list[_States]] = {}
+        by_shape: dict[tuple[int, torch.dtype], list[_States]] = {}
         for states in self._states:
             x, _, parts = states
-            alike.setdefault((x.shape[-1] // parts, x.dtype), []).append(states)
-        for (size, _), of_size in alike.items():
+            by_shape.setdefault((x.shape[-1] // parts, x.dtype), []).append(states)
+        for (size, _), of_size in by_shape.items():
             every = torch.cat([x if parts == 1 else x.reshape(-1, size) for x, _, parts in of_size])
             length = torch.linalg.vector_norm(every, dim=-1, dtype=torch.float32).numpy()
             self._values[self._places(of_size)] = length * size**-0.5

@@ -129,9 +129,9 @@ def _measured(
     rank = torch.full_like(best, torch.nan)
     for number in set(depth.tolist()) if waits else range(len(logits)):
         known = logits[number][own].float()
-        mine = known.gather(1, right.clamp(0, known.shape[-1] - 1))
-        place = 1.0 + (known > mine).sum(-1)
-        place = torch.where(mine[:, 0] == -torch.inf, 0.0, place)
+        right_logits = known.gather(1, right.clamp(0, known.shape[-1] - 1))
+        place = 1.0 + (known > right_logits).sum(-1)
+        place = torch.where(right_logits[:, 0] == -torch.inf, 0.0, place)
         rank = torch.where(depth == number, place, rank)
     figures = torch.stack([rank, close, _excluded(step, at, target, above)], 1)
     return own, torch.where((rejected & (right[:, 0] >= 0))[:, None], figures, torch.nan)

@@ -202,9 +202,9 @@ class Sampler:
     @property
     def costs(self) -> Costs:
         """Recent costs of steps and of the probe; zeros before anything is known."""
-        writing, seen = _median(self._writing), self._seen_share
-        recorded_s = (_median(self._recorded) + _median(self._encoding) + writing) / seen
-        passed_s = (_median(self._passed) + writing) / seen
+        writing, share = _median(self._writing), self._seen_share
+        recorded_s = (_median(self._recorded) + _median(self._encoding) + writing) / share
+        passed_s = (_median(self._passed) + writing) / share
         step_s = _median(self._steps)
         return Costs(
             step_s=step_s,
@@ -231,8 +231,8 @@ class Sampler:
     def overhead(self) -> float:
         """The probe's expected share of a step at the rate in force, as of the last decision."""
         costs = self._known if self._known.step_s else self.costs
-        taken = costs.passed_s + (costs.recorded_s - costs.passed_s) * self.rate
-        return taken / costs.step_s if costs.step_s else 0.0
+        cost_s = costs.passed_s + (costs.recorded_s - costs.passed_s) * self.rate
+        return cost_s / costs.step_s if costs.step_s else 0.0
 
     def _govern(self) -> None:
         """Set the rate at which the probe's mean time per step equals its target."""

@@ -188,9 +188,9 @@ def engine_cores() -> frozenset[int] | None:
     children."""
     if not hasattr(os, "sched_getaffinity"):
         return None
-    mine = os.sched_getaffinity(0)
-    listed = os.environ.setdefault(CORES, ",".join(map(str, sorted(mine))))
-    return frozenset(int(core) for core in listed.split(",") if core.isdigit()) | mine
+    own_cores = os.sched_getaffinity(0)
+    listed = os.environ.setdefault(CORES, ",".join(map(str, sorted(own_cores))))
+    return frozenset(int(core) for core in listed.split(",") if core.isdigit()) | own_cores
 
 
 def free_cpu_cores() -> frozenset[int]:

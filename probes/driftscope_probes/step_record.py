@@ -111,10 +111,10 @@ def prefilling_of(
             writer.count_error("prefilling", error)
         if done.capture is not None:
             step = done.capture.step
-            seen = frozenset(compress(step.requests, step.prefilling))
-            if done.scheduled is not None and seen != names:
-                writer.count_error("prefilling", PrefillsDifferError(sorted(seen ^ names)))
-            names = seen
+            requests = frozenset(compress(step.requests, step.prefilling))
+            if done.scheduled is not None and requests != names:
+                writer.count_error("prefilling", PrefillsDifferError(sorted(requests ^ names)))
+            names = requests
         prefilling.append(names)
     return prefilling
 

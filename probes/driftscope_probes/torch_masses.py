@@ -103,8 +103,8 @@ def masses(
     if not len(chains.sink_slots):
         out[..., SINK] = torch.nan
     elif kind.bounded:
-        gone = (chains.sink_slots[-1] < kind.first_seen(own))[..., None]
-        tensor_of(out)[..., SINK].masked_fill_(tensor_of(gone), torch.nan)
+        has_left = (chains.sink_slots[-1] < kind.first_seen(own))[..., None]
+        tensor_of(out)[..., SINK].masked_fill_(tensor_of(has_left), torch.nan)
     return tensor_of(out)
 
 
@@ -143,12 +143,12 @@ def slot_weights(
     slot, own, scores = _attend(queries, score, chains, kind)
     slot = slot.reshape(-1)
     first = _softmax(scores[:, :, :, 0].transpose(1, 2).flatten(2), kind.sinks).mean(1)
-    seen = slot <= chains.position[:, None]
+    valid = slot <= chains.position[:, None]
     if kind.bounded:
-        seen &= slot >= kind.first_seen(own[:, :1])
-    telling = tensor_of(seen & (slot <= own[:, :1] - RECENT))
-    seen = tensor_of(seen)
-    even = first.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+        valid &= slot >= kind.first_seen(own[:, :1])
+    telling = tensor_of(valid & (slot <= own[:, :1] - RECENT))
+    valid = tensor_of(valid)
+    even = first.masked_fill(~valid, 0.0).sum(-1, keepdim=True) / valid.sum(-1, keepdim=True)
     out = first.new_full((len(queries), SLOTS + 1), torch.nan)
     shown = min(SLOTS, len(slot))
     out[:, :shown] = first.masked_fill(~telling, torch.nan)[:, :shown]
@@ -176,11 +176,11 @@ def _attend(
     by_slot = slot[None, :, None, None]
     last = (own if chains.causal else own[:, -1:])[:, None, None, :, None]
     # In a long context most blocks lie before all queries and need no mask.
-    seen = chains.seen // size
-    scores[:, seen:].masked_fill_(tensor_of(by_slot[:, seen:] > last), -torch.inf)
+    first_blocks = chains.seen // size
+    scores[:, first_blocks:].masked_fill_(tensor_of(by_slot[:, first_blocks:] > last), -torch.inf)
     if kind.bounded:
-        gone = by_slot < kind.first_seen(own)[:, None, None, :, None]
-        scores.masked_fill_(tensor_of(gone), -torch.inf)
+        has_left = by_slot < kind.first_seen(own)[:, None, None, :, None]
+        scores.masked_fill_(tensor_of(has_left), -torch.inf)
     return slot, own, scores
 
 

@@ -247,18 +247,18 @@ def leave_forward(  # type: ignore[no-untyped-def]
             t = tl.sum(old * (t + (m - top) * s))
             s = tl.sum(old * s)
             if SPLITS > 1:
-                mine = sums + (request * SPLITS + part) * 3
-                tl.store(mine, top)
-                tl.store(mine + 1, s)
-                tl.store(mine + 2, t)
+                own_sums = sums + (request * SPLITS + part) * 3
+                tl.store(own_sums, top)
+                tl.store(own_sums + 1, s)
+                tl.store(own_sums + 2, t)
                 tl.debug_barrier()
                 if tl.atomic_add(arrived + request, 1, sem="acq_rel", scope="gpu") == SPLITS - 1:
                     lane = tl.arange(0, LANES)
                     every = sums + (request * SPLITS + lane) * 3
-                    there = lane < SPLITS
-                    tops = tl.load(every, mask=there, other=-1e30, cache_modifier=".cg")
-                    ss = tl.load(every + 1, mask=there, other=0.0, cache_modifier=".cg")
-                    ts = tl.load(every + 2, mask=there, other=0.0, cache_modifier=".cg")
+                    is_split = lane < SPLITS
+                    tops = tl.load(every, mask=is_split, other=-1e30, cache_modifier=".cg")
+                    ss = tl.load(every + 1, mask=is_split, other=0.0, cache_modifier=".cg")
+                    ts = tl.load(every + 2, mask=is_split, other=0.0, cache_modifier=".cg")
                     highest = tl.max(tops)
                     shrink = tl.exp(tops - highest)
                     total = tl.sum(shrink * ss)
@@ -542,9 +542,9 @@ class TritonKernels:
 
     def _launch_outputs(self, logits: torch.Tensor | None = None) -> None:
         """Measure the outputs that are kept, the last of them together with the logits."""
-        alike, self._outputs = _same_shape_groups(self._outputs), []
-        last: tuple[_Output, ...] = alike.pop() if alike and logits is not None else ()
-        for part in alike:
+        groups, self._outputs = _same_shape_groups(self._outputs), []
+        last: tuple[_Output, ...] = groups.pop() if groups and logits is not None else ()
+        for part in groups:
             self._leave(part, None)
         if logits is not None:
             self._leave(last, logits)

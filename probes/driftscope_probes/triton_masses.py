@@ -113,15 +113,15 @@ def _partial(  # type: ignore[no-untyped-def]
         if LSE:
             start = tl.where(start >= skip_from, start + (skip_to - skip_from), start)
         slot = start + tl.arange(0, N)
-        seen = slot < p + K
-        page = tl.load(table + b * blocks_in_row + slot // PAGE, mask=seen, other=0).to(tl.int64)
+        valid = slot < p + K
+        page = tl.load(table + b * blocks_in_row + slot // PAGE, mask=valid, other=0).to(tl.int64)
         keys = tl.load(
             cache
             + page[None, :] * k_block
             + (slot % PAGE)[None, :] * k_slot
             + h * k_head
             + dim[:, None],
-            mask=seen[None, :] & (dim < D)[:, None],
+            mask=valid[None, :] & (dim < D)[:, None],
             other=0.0,
         )
         scores = tl.dot(q, keys, input_precision="ieee").to(tl.float32) * scale
@@ -223,7 +223,7 @@ def _combine(  # type: ignore[no-untyped-def]
     self_ = tl.zeros((HEADS_PADDED,), tl.float32)
     bin_of = tl.arange(0, NEAR_PADDED)
     near = tl.zeros((HEADS_PADDED, NEAR_PADDED), tl.float32)
-    there = live[:, None] & (bin_of < NEAR)[None, :]
+    is_near = live[:, None] & (bin_of < NEAR)[None, :]
     for split in range(splits):
         source = partial + (at + split * ROWS) * (5 + NEAR)
         weight = tl.exp(tl.load(source, mask=live, other=-1.0e30) - m)
@@ -232,7 +232,7 @@ def _combine(  # type: ignore[no-untyped-def]
         generated += weight * tl.load(source + 3, mask=live, other=0.0)
         self_ += weight * tl.load(source + 4, mask=live, other=0.0)
         if NEAR > 0:
-            by_bin = tl.load(source[:, None] + 5 + bin_of[None, :], mask=there, other=0.0)
+            by_bin = tl.load(source[:, None] + 5 + bin_of[None, :], mask=is_near, other=0.0)
             near += weight[:, None] * by_bin
     null = tl.zeros((HEADS_PADDED,), tl.float32)
     if BIAS:
@@ -252,7 +252,7 @@ def _combine(  # type: ignore[no-untyped-def]
             near = near / total[:, None]
     if NEAR > 0:
         rest = tl.maximum(in_prompt + generated + self_ - tl.sum(near, 1), 0.0)
-        mean = tl.sum(tl.where(there, near, 0.0), 0) / heads
+        mean = tl.sum(tl.where(is_near, near, 0.0), 0) / heads
         bins = distances + b * bins_request + d * bins_depth
         tl.store(bins + bin_of, mean, mask=bin_of < NEAR)
         tl.store(bins + NEAR, tl.sum(tl.where(live, rest, 0.0)) / heads)

@@ -225,8 +225,8 @@ class StartWitness:
             forward.logits = torch.stack([of_head[self._b] for of_head in logits]).clone()
             return
         per = self._drafter.k if kind.block else 1
-        mine = slice(self._b * per, (self._b + 1) * per)
-        forward.head, forward.logits = hidden[mine].clone(), logits[mine].clone()
+        rows = slice(self._b * per, (self._b + 1) * per)
+        forward.head, forward.logits = hidden[rows].clone(), logits[rows].clone()
 
     @property
     def _rows(self) -> torch.Tensor | list[int]:
@@ -277,15 +277,15 @@ class StartWitness:
 
     def _missing(self, values: torch.Tensor | None, drafts: torch.Tensor | None) -> str | None:
         """Return what there is not to compare; forwards beyond the chain's are left out."""
-        wanted, seen = self._wanted, len(self._forwards)
+        wanted, forwards = self._wanted, len(self._forwards)
         comparable = wanted
         if self._tokens and drafts is not None:
             pairs = zip(self._tokens, drafts[self._b].tolist(), strict=False)
-            alike = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
-            comparable = min(wanted, 1 + len(list(alike)))
+            matching = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+            comparable = min(wanted, 1 + len(list(matching)))
         self._forwards = self._forwards[:comparable]
-        if seen < wanted:
-            return f"{seen} forwards of {wanted} were seen"
+        if forwards < wanted:
+            return f"{forwards} forwards of {wanted} were seen"
         return "nothing was measured" if values is None else None
 
     def _fed_state(self) -> str | None:
@@ -307,17 +307,17 @@ class StartWitness:
         yield from self._chain_faults()
         for column, raw in self._raw_states():
             at = self._layout.column(aliases.get(column, column))
-            mine = recorded[at : at + len(raw)]
-            if mine.isnan().all() and column == IN_RMS:
+            recorded_rows = recorded[at : at + len(raw)]
+            if recorded_rows.isnan().all() and column == IN_RMS:
                 continue
-            off = _relative(mine, _rms(raw))
+            off = _relative(recorded_rows, _rms(raw))
             if not off <= RMS_WITHIN * self._times:
                 yield f"{column} is off by {off:.1%}"
         if (logits := self._logits()) is not None:
             at = self._layout.column("top1")
-            mine = recorded[at : at + len(logits)]
-            off = (mine - logits.double().softmax(-1).amax(-1).cpu()).abs().max().item()
-            if not (mine.isnan().all() or off <= TOP1_WITHIN * self._times):
+            recorded_rows = recorded[at : at + len(logits)]
+            off = (recorded_rows - logits.double().softmax(-1).amax(-1).cpu()).abs().max().item()
+            if not (recorded_rows.isnan().all() or off <= TOP1_WITHIN * self._times):
                 yield f"the top-1 probability is off by {off:.1%}"
 
     def _chain_faults(self) -> Iterator[str]:

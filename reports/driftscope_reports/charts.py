@@ -315,7 +315,7 @@ _FEW = 3
 def _x_axis(
     traces: Sequence[Any], title: str, axis: Axis, deepest: int, *, whole: bool
 ) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    layout: dict[str, Any] = {
         "title": {"text": title, **_TITLE},
         "showgrid": False,
         "automargin": True,
@@ -325,16 +325,16 @@ def _x_axis(
     if axis is Axis.DEPTH:
         # Ends are identical in every picture, so that depths are aligned.
         every = max(1, math.ceil(deepest / 12))
-        made |= {"range": [0.5, max(deepest, 1) + 0.5], "dtick": every, "tick0": 1}
-        made["hoverformat"] = "d"
+        layout |= {"range": [0.5, max(deepest, 1) + 0.5], "dtick": every, "tick0": 1}
+        layout["hoverformat"] = "d"
     elif axis is Axis.CATEGORY:
         few = len(set(values)) <= _FEW
         places = max(len(set(values)), 1)
         room = 0.6 if few and places > 1 else 0.5
-        made |= {"type": "category", "range": [-room, places - 1 + room]}
+        layout |= {"type": "category", "range": [-room, places - 1 + room]}
     elif whole and values:
-        made |= {"dtick": max(1, math.ceil((max(values) - min(values)) / 12)), "tick0": 1}
-    return made
+        layout |= {"dtick": max(1, math.ceil((max(values) - min(values)) / 12)), "tick0": 1}
+    return layout
 
 
 def _y_range(

@@ -289,12 +289,12 @@ def ablation_html(result: Ablation, *, command: str | None = None) -> str:
         below=[table(["", ""], rows, words=2, caption="What was run"), *_again(command)],
     )
     where = f"{result.positions:,} positions of {result.prompts} prompts, K = {result.k}"
-    beside = f"{name} beside {Path(result.target).name}: {where}."
+    models = f"{name} beside {Path(result.target).name}: {where}."
     # The first screen: what costs acceptance, and what to do.
     state = ("◆ Worth a look", "medium") if found.costs else ("✓ Nothing found", "info")
     return _page(
         f"Why: {name}",
-        (*state, found.headline, [beside], found.advice),
+        (*state, found.headline, [models], found.advice),
         [
             *([_loss(result.decomposition, result.k)] if result.decomposition else []),
             _interventions(result),
@@ -320,12 +320,12 @@ _TITLES = {
 
 
 def _group(effect: Effect) -> str:
-    made = effect.intervention
-    if made.lookup:
+    intervention = effect.intervention
+    if intervention.lookup:
         return "lookup"
-    if made.right_tokens or made.right_states:
+    if intervention.right_tokens or intervention.right_states:
         return "factors"
-    return "attention" if made.attention else "state"
+    return "attention" if intervention.attention else "state"
 
 
 def _agreement(result: Ablation) -> Section:
@@ -387,12 +387,12 @@ def _interventions(result: Ablation) -> Section:
 
 
 def _effect_row(effect: Effect) -> list[str]:
-    made = effect.intervention
-    served = made.id == AS_SERVED
+    intervention = effect.intervention
+    served = intervention.id == AS_SERVED
     return [
-        made.id,
-        made.changes,
-        made.shows or "–",
+        intervention.id,
+        intervention.changes,
+        intervention.shows or "–",
         f"{effect.acceptance.mean_length:.2f}",
         "–" if served else f"{effect.difference:+.2f}",
         "–" if served else _ends(effect.interval, "+.2f"),

@@ -32,10 +32,10 @@ def to_html(analysis: Analysis, *, command: str | None = None) -> str:
 
 def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
     """Return every section, in the order of the page."""
-    made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
+    sections_made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
     drawn = [
         replace(section, pictures=[p for p in section.pictures if has_values(p.chart)])
-        for section in made
+        for section in sections_made
     ]
     sent = replays(analysis)
     return [*([sent] if sent else []), *drawn, provenance(analysis, command)]
@@ -65,8 +65,8 @@ _LEFT_OUT = (
 
 
 def _page(analysis: Analysis, command: str | None) -> str:
-    made = sections(analysis, command)
-    shown = {affected for section in made for affected in section.affects}
+    page_sections = sections(analysis, command)
+    shown = {affected for section in page_sections for affected in section.affects}
     notes = [noted for noted in analysis.notes if noted not in analysis.losses]
     lead = conclusions.lead_picture(analysis)
     first = [noted for noted in notes if noted.affects not in shown]
@@ -74,17 +74,17 @@ def _page(analysis: Analysis, command: str | None) -> str:
         conclusions.opening(analysis, first),
         conclusions.answers(analysis.screen),
         conclusions.findings(analysis),
-        *(section_html(section, notes) for section in made),
+        *(section_html(section, notes) for section in page_sections),
         conclusions.terms(analysis.runs),
     ]
-    drawn = [*([lead] if lead else []), *(p for s in made for p in s.pictures)]
+    drawn = [*([lead] if lead else []), *(p for s in page_sections for p in s.pictures)]
     content = Content(
         title=f"Drift report: {listed(analysis.labels)}",
         skip="Skip to the verdict",
         contents=[
             ("verdict", "Verdict"),
             ("findings", "Findings"),
-            *((section.id, section.name) for section in made),
+            *((section.id, section.name) for section in page_sections),
         ],
         main=main,
         figures={picture.id: plain(picture.chart) for picture in drawn},

@@ -22,11 +22,11 @@ def to_markdown(analysis: Analysis) -> str:
     others = [note for note in analysis.notes if note not in analysis.losses]
     # The lines of the first screen as a list, what to do last.
     lines = [
-        f"- **{text(topic.words)}**: {sentences(' '.join(told))}" for topic, told in screen.lines
+        f"- **{text(topic.words)}**: {sentences(' '.join(words))}" for topic, words in screen.lines
     ]
     for action in screen.actions:
-        told = screen.is_told(action) or not action.title
-        why = "" if told else f" Why: {text(action.titled)} ({text(listed(action.runs))})."
+        is_shown = screen.is_told(action) or not action.title
+        why = "" if is_shown else f" Why: {text(action.titled)} ({text(listed(action.runs))})."
         lines.append(f"- **What to do**: {sentences(action.advice)}{why}{_assumed(action)}")
         lines += [f"- **Option**: {code(action.option)}"] if action.option else []
         lines += _causes(action)
@@ -110,9 +110,9 @@ def _causes(finding: Finding) -> list[str]:
     """List the causes to check, numbered below the finding, and those that are ruled out."""
     lines = []
     for at, cause in enumerate(finding.causes, start=1):
-        seen = f" ({text(cause.seen)})" if cause.seen else ""
+        evidence = f" ({text(cause.seen)})" if cause.seen else ""
         name = f"**{text(cause.cause)}**" if cause.supported else text(cause.cause)
-        lines.append(f"  {at}. {name}{seen}. Check: {sentences(cause.check)}")
+        lines.append(f"  {at}. {name}{evidence}. Check: {sentences(cause.check)}")
     lines += [f"  - ruled out: {text(e.cause)} ({text(e.seen)})" for e in finding.ruled_out]
     return lines
 

@@ -36,7 +36,7 @@ LICENCE = "plotly-basic.LICENSE"
 def environment() -> Environment:
     """Return the templates' environment: it escapes every string, and a missing name is an
     error."""
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("driftscope_reports"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -45,8 +45,8 @@ def environment() -> Environment:
         auto_reload=False,
         finalize=_printed,
     )
-    made.filters["with_code"] = with_code
-    return made
+    templates.filters["with_code"] = with_code
+    return templates
 
 
 def with_code(words: str) -> Markup:
@@ -68,8 +68,8 @@ def render(template: str, **values: Any) -> Markup:
 
 def macro(template: str, name: str, *values: Any, **named: Any) -> Markup:
     """Return what a macro of a template makes of these values."""
-    made: Markup = getattr(environment().get_template(template).module, name)(*values, **named)
-    return made
+    rendered: Markup = getattr(environment().get_template(template).module, name)(*values, **named)
+    return rendered
 
 
 def part(name: str, *values: Any, **named: Any) -> Markup:

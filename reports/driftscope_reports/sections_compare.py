@@ -77,7 +77,7 @@ def compare(analysis: Analysis) -> Section:
 
 def _by_depth(runs: Sequence[RunSummary], known: _Compared) -> Picture:
     """Return the differences of acceptance by depth, as `driftscope compare` tests them."""
-    drawn, apart = [], []
+    drawn, differing = [], []
     for index, compared in known:
         rows = compared.at(MARGINAL)
         drawn.append(
@@ -90,11 +90,11 @@ def _by_depth(runs: Sequence[RunSummary], known: _Compared) -> Picture:
             )
         )
         at = runs_of_numbers(compared.apart_at) if compared.apart_at else "none"
-        apart.append(f"{compared.second} at {at}")
+        differing.append(f"{compared.second} at {at}")
     return Picture(
         id="compare-acceptance",
         title=f"Acceptance differs clearly from {runs[0].label}'s by {axis_name(runs)}: "
-        f"{listed(apart)}",
+        f"{listed(differing)}",
         how=f"At each depth, acceptance minus that of {runs[0].label}, with the 95% interval: pair "
         "by pair if both answered the same prompts. The title names the depths that differ when "
         "all are tested together.",

@@ -480,11 +480,11 @@ def effect(analysis: Analysis) -> Section:
         )
     parts = [(run.label, words) for run in runs for words in clauses(run.within_request)]
     named = (f"{label}: {words}" if len(runs) > 1 else words for label, words in parts)
-    told = f"{capital('; '.join(named))}." if parts else _NO_EFFECT
+    sentence = f"{capital('; '.join(named))}." if parts else _NO_EFFECT
     return Section(
         id="effect",
         name="What goes with acceptance",
-        conclusion=told,
+        conclusion=sentence,
         lead=CAVEAT,
         below=[_answers(runs), part("opens", "Definition", part("definitions", (WITHIN_REQUEST,)))],
     )
@@ -559,13 +559,13 @@ def confidence(analysis: Analysis) -> Section:
         )
     # How far confidence is off at the first and the last depth, and how well it tells accepted
     # tokens from rejected ones there.
-    told = []
+    sentences = []
     for run in runs:
         ends = [run.confidence.calibration.by_depth[at] for at in (0, -1)]
         off = " to ".join(f"{100 * at.bias:+.0f}" for at in ends)
         ranks = [number(at.auroc) for at in ends if at.auroc is not None]
         rank = f", AUROC {' to '.join(ranks)}" if ranks else ""
-        told.append(f"{off} points{rank}")
+        sentences.append(f"{off} points{rank}")
     near = [(run, run.confidence.near_misses) for run in runs if run.confidence.near_misses]
     words = f" {near[0][1].words}" if len(near) == len(runs) == 1 and near[0][1] else ""
     drawn = []
@@ -583,7 +583,7 @@ def confidence(analysis: Analysis) -> Section:
         id="confidence",
         name="The drafter's confidence",
         conclusion=f"Confidence minus acceptance, from the first to the last depth: "
-        f"{by_run(runs, told)}.{words}",
+        f"{by_run(runs, sentences)}.{words}",
         pictures=[
             Picture(
                 id="confidence-calibration",

@@ -137,15 +137,15 @@ def requests(analysis: Analysis) -> Section:
 
 def stories(runs: tuple[RunSummary, ...]) -> list[dict[str, object]]:
     """Return what the page's script shows of each request that can be opened, by run."""
-    told = []
+    stories_shown = []
     for run in runs:
         opened = [
             {field.name: getattr(request, field.name) for field in fields(request)}
             | {"masses": dict(request.masses), "text": request.text and asdict(request.text)}
             for request in (run.closeup.opened if run.closeup else ())
         ]
-        told.append({"label": run.label, "k": run.k, "opened": opened})
-    return told
+        stories_shown.append({"label": run.label, "k": run.k, "opened": opened})
+    return stories_shown
 
 
 def _request_name(index: int, run: RunSummary, request: NamedRequest) -> str:

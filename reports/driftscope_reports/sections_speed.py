@@ -98,16 +98,16 @@ def speed(analysis: Analysis) -> Section:
     runs, baseline = analysis.runs, baseline_in(analysis)
     pictures = [*_by_k(analysis.cases, baseline), *_distributions(runs, baseline)]
     # What other policies would have served, with a sentence on thresholds.
-    made: list[Markup] = []
+    parts: list[Markup] = []
     for case in analysis.cases:
         if case.advice is None or not case.advice.policies:
             continue
         words = threshold_words(case.advice.policies, case.advice.held_out)
         name = f"{case.run.label}: " if len(analysis.cases) > 1 else ""
-        made += [part("paragraph", f"{name}{capital(words)}.")] if words else []
+        parts += [part("paragraph", f"{name}{capital(words)}.")] if words else []
         caption = f"{name}What other policies would have served"
         rows = rows_of(POLICY_COLUMNS, case.advice.policies)
-        made.append(table(head_of(POLICY_COLUMNS), rows, caption=caption))
+        parts.append(table(head_of(POLICY_COLUMNS), rows, caption=caption))
     means = by_run(runs, [milliseconds(run.latency.tpot_s) for run in runs])
     lead = f"Mean time per output token: {means}."
     if baseline is not None:
@@ -117,7 +117,7 @@ def speed(analysis: Analysis) -> Section:
         name="Speed",
         lead=lead,
         pictures=pictures,
-        below=made,
+        below=parts,
         affects=("speed",),
         missing=None if pictures else "No durations were recorded: not applicable.",
     )

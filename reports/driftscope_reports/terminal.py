@@ -118,9 +118,9 @@ def first_screen(analysis: Analysis) -> list[RenderableType]:
         # The advice, its reason if that is not told yet, the option, and causes to check.
         about = f" ({listed(action.runs)})" if screen.several and action.runs else ""
         sure = f" {certainty(action)}" if action.severity else ""
-        told = screen.is_told(action) or not action.title
+        is_shown = screen.is_told(action) or not action.title
         why = f"{sure}." if action == screen.lead else ""
-        if not told:
+        if not is_shown:
             why = f". Why: {action.title}{about}{sure}."
         option = [action.option] if action.option else []
         advice = action.short_advice
@@ -151,8 +151,8 @@ def causes(finding: Finding) -> list[str]:
     """Return the first causes to check, in order, and those that are ruled out."""
     lines = []
     for place, suspect in enumerate(finding.causes[:_CAUSES], start=1):
-        seen = f" [{suspect.seen}]" if suspect.seen else ""
-        lines.append(f"{place:>2}.{'*' if suspect.supported else ' '}{suspect.cause}{seen}")
+        evidence = f" [{suspect.seen}]" if suspect.seen else ""
+        lines.append(f"{place:>2}.{'*' if suspect.supported else ' '}{suspect.cause}{evidence}")
         lines.append(f"    check: {suspect.check}")
     if any(suspect.supported for suspect in finding.causes[:_CAUSES]):
         lines.append("* supported by this run's recording")
@@ -180,12 +180,12 @@ def render(analysis: Analysis) -> RenderableType:
     # The titles of the findings that the first screen does not tell, by severity; the report
     # has their figures.
     several = len(analysis.runs) + len(analysis.senders) > 1
-    told = " ".join(text for _, texts in analysis.screen.lines for text in texts).lower()
+    first_words = " ".join(text for _, texts in analysis.screen.lines for text in texts).lower()
     lines: list[RenderableType] = []
     for severity in Severity:
         titles: dict[str, list[str]] = {}
         for finding in analysis.other_findings:
-            if finding.severity is severity and finding.title.lower() not in told:
+            if finding.severity is severity and finding.title.lower() not in first_words:
                 titles.setdefault(finding.title, []).extend(finding.runs)
         named = [f"{t} ({listed(runs)})" if several else t for t, runs in titles.items()]
         lines += [Text(shown(f"{marked(severity)}: {'; '.join(named)}."))] if named else []
@@ -204,20 +204,20 @@ def render(analysis: Analysis) -> RenderableType:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> Table:
     """Return a table whose first `words` columns are text and the rest numbers."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(head):
-        made.add_column(Text(shown(name)), justify="left" if place < words else "right")
+        table.add_column(Text(shown(name)), justify="left" if place < words else "right")
     for row in rows:
-        made.add_row(*(Text(shown(cell)) for cell in row))
-    return made
+        table.add_row(*(Text(shown(cell)) for cell in row))
+    return table
 
 
 def _runs(analysis: Analysis) -> Table:
     """Return the figures of the runs, one column per run; of a single one without those that the
     first screen tells."""
     head = ["", *(f"{run.label} ({ks_of(run.ks)})" for run in analysis.runs)]
-    told = (ROUNDS, LENGTH_NAME, TIME) if len(analysis.runs) == 1 else ()
-    return _table(head, [row for row in figure_rows(analysis.runs) if row[0] not in told])
+    hidden = (ROUNDS, LENGTH_NAME, TIME) if len(analysis.runs) == 1 else ()
+    return _table(head, [row for row in figure_rows(analysis.runs) if row[0] not in hidden])
 
 
 def _segments(analysis: Analysis) -> Table:
@@ -233,11 +233,11 @@ def _segments(analysis: Analysis) -> Table:
 
 def _first_rows(tables: Sequence[tuple[str, list[list[str]]]], most: int) -> list[list[str]]:
     """Return the first rows of each table after its name, and how many are left out."""
-    made = []
+    lines = []
     for name, rows in tables:
-        made += [[name, *row] for row in rows[:most]]
-        made += [[name, f"and {len(rows) - most:,} more in the report"]] * (len(rows) > most)
-    return made
+        lines += [[name, *row] for row in rows[:most]]
+        lines += [[name, f"and {len(rows) - most:,} more in the report"]] * (len(rows) > most)
+    return lines
 
 
 def _senders(analysis: Analysis) -> Table:

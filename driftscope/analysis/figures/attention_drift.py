@@ -226,8 +226,8 @@ class SinkSums:
 def drift_by_distance(sums_column: DistanceSums, edges: Sequence[int]) -> AttentionDrift:
     """Return the near shift and what belongs to it. `edges` are the first distances of the bins and
     hold each of 0 .. K - 1. Without enough chains only their number is returned."""
-    there = sums_column.weight > 0
-    sums_column = rows_of(sums_column, there)
+    has_chains = sums_column.weight > 0
+    sums_column = rows_of(sums_column, has_chains)
     depths, clusters, chains = (
         sums_column.bins.shape[1],
         len(sums_column.chains),
@@ -297,8 +297,8 @@ def with_sink(drift: AttentionDrift, sums_column: SinkSums) -> AttentionDrift:
     )
     has = _low(long) > SINK_FLOOR or (_low(floor) > SINK_FLOOR and _low(beyond) > 0.0)
     none = long is not None and long.interval is not None and long.interval.high < SINK_FLOOR
-    there = sums_column.weight > 0
-    kept = ratio_of(sums_column.last[there, None], sums_column.first[there, None]) if has else None
+    used = sums_column.weight > 0
+    kept = ratio_of(sums_column.last[used, None], sums_column.first[used, None]) if has else None
     return replace(
         drift,
         sink_first=long,
@@ -309,10 +309,10 @@ def with_sink(drift: AttentionDrift, sums_column: SinkSums) -> AttentionDrift:
 
 def _sink_mass(mass: Array, weight: Array, chains: Codes) -> Estimate | None:
     """Return the mean of a mass over chains; None with too few of them."""
-    there = weight > 0
-    if there.sum() < FEWEST_CLUSTERS or chains[there].sum() < FEWEST_CHAINS:
+    has_chains = weight > 0
+    if has_chains.sum() < FEWEST_CLUSTERS or chains[has_chains].sum() < FEWEST_CHAINS:
         return None
-    return estimates(ratio_of(mass[there, None], weight[there, None]))[0]
+    return estimates(ratio_of(mass[has_chains, None], weight[has_chains, None]))[0]
 
 
 def _low(estimate: Estimate | None) -> float:

@@ -212,24 +212,24 @@ def calibrations(rounds: Scored) -> Calibrations:
     found: list[CalibrationAtDepth] = []
     bins: list[ReliabilityBin] = []
     for at in range(depths):
-        mine = depth == at
-        if not mine.any():
+        here = depth == at
+        if not here.any():
             continue
         known = whole_chain[at]
         kept, n = product[known, at], int(known.sum())
         weights = (np.ones(n), kept, rounds.accepted[known] > at)
         counted = [_counted(_bin_of(kept), weight, BINS) for weight in weights]
         survival = calibration_error(*counted) or 0.0
-        found.append(_at_depth(at + 1, sure[mine], hit[mine], cluster[mine], survival))
-        bins += _bins(at + 1, sure[mine], hit[mine], cluster[mine])
+        found.append(_at_depth(at + 1, sure[here], hit[here], cluster[here], survival))
+        bins += _bins(at + 1, sure[here], hit[here], cluster[here])
     kinds: list[CalibrationOfKind] = []
     names = np.unique(rounds.kind).tolist()
     for name in names if len(names) > 1 else ():
         of = rounds.kind == name
-        mine = of[at_round]
-        if mine.sum() >= FEWEST_CLUSTERS * _GROUPS_LEAST:
+        here = of[at_round]
+        if here.sum() >= FEWEST_CLUSTERS * _GROUPS_LEAST:
             wasted = 1.0 - float(rounds.accepted[of].sum() / rounds.drawn[of].sum())
-            base = _base(sure[mine], hit[mine], rounds.cluster[at_round][mine])
+            base = _base(sure[here], hit[here], rounds.cluster[at_round][here])
             kinds.append(CalibrationOfKind(kind=name, wasted=wasted, **base))  # type: ignore[arg-type]
     return Calibrations(
         by_depth=tuple(found),
@@ -307,10 +307,10 @@ def _at_depth(
 ) -> CalibrationAtDepth:
     at = _bin_of(sure)
     sums = [_counted(at, w, BINS) for w in (np.ones(len(sure)), sure, hit)]
-    there = sums[0] > 0
+    has_rounds = sums[0] > 0
     score = float(np.square(sure - hit).mean())
-    tokens, sure_of, taken = (column[there] for column in sums)
-    parts = brier_parts(tokens, sure_of, taken, score)
+    tokens, sure_of, accepted = (column[has_rounds] for column in sums)
+    parts = brier_parts(tokens, sure_of, accepted, score)
     auroc, auroc_interval = _auroc(sure, hit, cluster)
     temperature, temperature_interval = _temperature(sure, hit, cluster)
     return CalibrationAtDepth(
@@ -352,8 +352,8 @@ def _auroc(
     value = float(place[hit].mean())
     if not _enough(hit, cluster) or not 0.0 < value < 1.0:
         return value, None
-    apart = (place - value) / np.where(hit, hit.sum(), (~hit).sum())
-    influence, weight = _counts_by_cluster(cluster, apart, np.ones(len(sure)))
+    shares = (place - value) / np.where(hit, hit.sum(), (~hit).sum())
+    influence, weight = _counts_by_cluster(cluster, shares, np.ones(len(sure)))
     half = _half(influence, weight) / (value * (1.0 - value))
     odds = np.log(value / (1.0 - value)) + half * np.array([-1.0, 1.0])
     low, high = (1.0 / (1.0 + np.exp(-odds))).tolist()
@@ -387,16 +387,16 @@ def _bins(
 ) -> Iterator[ReliabilityBin]:
     at = _bin_of(sure)
     for number in np.unique(at).tolist():
-        mine = at == number
-        taken, n = _counts_by_cluster(
-            cluster[mine], hit[mine].astype(np.float64), np.ones(int(mine.sum()))
+        in_bin = at == number
+        accepted, n = _counts_by_cluster(
+            cluster[in_bin], hit[in_bin].astype(np.float64), np.ones(int(in_bin.sum()))
         )
-        spread = rate_intervals(ratio_of(taken, n))
+        spread = rate_intervals(ratio_of(accepted, n))
         yield ReliabilityBin(
             depth=depth,
-            tokens=int(mine.sum()),
-            confidence=float(sure[mine].mean()),
-            accepted=float(hit[mine].mean()),
+            tokens=int(in_bin.sum()),
+            confidence=float(sure[in_bin].mean()),
+            accepted=float(hit[in_bin].mean()),
             accepted_interval=spread[0] if spread else None,
         )
 

@@ -346,14 +346,14 @@ def denominator(name: str, index: int) -> str:
 def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
     """Sum the recorded chains of one file layout by request."""
     rows = deep_enough(shape).join(numbered(NUMBERED), REQUEST)
-    mine = rows.mutate(weight=1.0 / rows.rate)
-    lists = Elements(mine, dict(derived), shape, careful=careful)
-    weight = mine.weight if careful or shape.rate is None else 1.0 / shape.rate
-    return mine.group_by("cluster").aggregate(
-        chains=mine.count(),
-        weight=mine.weight.sum(),
-        chunked=mine.chunked_prefill.fill_null(False).sum(),
-        bad_rates=(~((mine.rate > 0) & (mine.rate <= 1)).fill_null(False)).sum(),
+    rated = rows.mutate(weight=1.0 / rows.rate)
+    lists = Elements(rated, dict(derived), shape, careful=careful)
+    weight = rated.weight if careful or shape.rate is None else 1.0 / shape.rate
+    return rated.group_by("cluster").aggregate(
+        chains=rated.count(),
+        weight=rated.weight.sum(),
+        chunked=rated.chunked_prefill.fill_null(False).sum(),
+        bad_rates=(~((rated.rate > 0) & (rated.rate <= 1)).fill_null(False)).sum(),
         **(_presence if careful else _presence_in_all)(lists, shape),
         **(_careful if careful else _quick)(lists, shape, weight),
     )
@@ -438,8 +438,8 @@ def _careful(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[st
 
     out: dict[str, Any] = {}
     for name in shape.lists():
-        there = ibis.ifelse(lists.has_list(name), weight, ibis.null("float64"))
-        out[f"{name}_weight"] = there.sum()
+        weight_if_stored = ibis.ifelse(lists.has_list(name), weight, ibis.null("float64"))
+        out[f"{name}_weight"] = weight_if_stored.sum()
         for index in range(shape.width(name)):
             out |= _mean(name, index, lists.at(name, index), weight)
     for name in shape.masses() if shape.layers > 1 else ():
@@ -497,10 +497,10 @@ def _broken_masses(lists: Elements, masses: list[str], index: int) -> ir.Boolean
     if not masses:
         return ibis.literal(False)
     values = [lists.at(name, index) for name in masses]
-    there = ibis.or_(*(lists.has_list(name) for name in masses))
+    any_stored = ibis.or_(*(lists.has_list(name) for name in masses))
     least = ibis.least(*values)
     infinite = ibis.or_(*(value.isinf().fill_null(False) for value in values))
-    return there & (infinite | least.isnull() | least.isnan())
+    return any_stored & (infinite | least.isnull() | least.isnan())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -551,9 +551,9 @@ class Chains:
 
     def of(self, wanted: NDArray[np.bool_]) -> Chains:
         """Return the chains of the requests that `wanted`, [requests], selects."""
-        mine = wanted[self.request]
-        means = {name: rows_of(mean, mine) for name, mean in self.means.items()}
-        return replace(rows_of(self, mine), means=means)
+        chosen = wanted[self.request]
+        means = {name: rows_of(mean, chosen) for name, mean in self.means.items()}
+        return replace(rows_of(self, chosen), means=means)
 
     def by_layer(self, name: str) -> Array:
         """Return a mass averaged over chains, [K, layers]."""
@@ -586,11 +586,11 @@ def chains_of(table: pa.Table, shape: Shape, units: Units) -> Chains:
             crossed=prompt,
         )
 
-    there = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
-    means = {name: mean(name, shape.width(name)) for name in there if shape.width(name)}
+    stored = [name for name in shape.lists() if whole(table, f"{name}_rows").sum()]
+    means = {name: mean(name, shape.width(name)) for name in stored if shape.width(name)}
     if shape.layers > 1:
         means |= {
-            f"{name}_mean": mean(f"{name}_mean", shape.depths) for name in there if name in MASSES
+            f"{name}_mean": mean(f"{name}_mean", shape.depths) for name in stored if name in MASSES
         }
     if "fed_rms" in means:
         growth = (add("fed_last")[:, None], add("fed_first")[:, None])
@@ -621,8 +621,8 @@ def finite_sums(table: pa.Table, shape: Shape) -> pa.Table | None:
     out = {name: table.column(name) for name in table.column_names if name != "misfits"}
     out |= {f"{name}_misfits": pa.array(np.zeros_like(chains)) for name in width}
     weight = sums_column(table, "weight")
-    for (name, n), there in zip(width.items(), rows, strict=True):
-        out[f"{name}_weight"] = pa.array(np.where(there > 0, weight, 0.0))
+    for (name, n), stored in zip(width.items(), rows, strict=True):
+        out[f"{name}_weight"] = pa.array(np.where(stored > 0, weight, 0.0))
         out |= {denominator(name, i): out[f"{name}_weight"] for i in range(n)}
     for name in shape.masses() if shape.layers > 1 else ():
         for depth in range(shape.depths):

@@ -211,10 +211,10 @@ def changes_of(run: Sums, by_batch: pa.Table) -> Changes | None:
     the pass of that name."""
     units = run.requests.units
     prompt = units.prompt
-    mine = run.rounds.rounds > 0
-    if not mine.any():
+    has_rounds = run.rounds.rounds > 0
+    if not has_rounds.any():
         return None
-    order = np.flatnonzero(mine)[np.argsort(run.first_s[mine], kind="stable")]
+    order = np.flatnonzero(has_rounds)[np.argsort(run.first_s[has_rounds], kind="stable")]
     request = run.rounds.request[order]
     known = run.requests
     factors = (
@@ -226,7 +226,7 @@ def changes_of(run: Sums, by_batch: pa.Table) -> Changes | None:
     return changes(
         Series(
             start_s=run.first_s[order],
-            end_s=float(run.last_s[mine].max()),
+            end_s=float(run.last_s[has_rounds].max()),
             tokens=run.rounds.comparable_tokens()[order, 0],
             rounds=run.rounds.rounds[order].astype(np.float64),
             labels=_text(known.labels[request]),
@@ -265,7 +265,7 @@ def changes(series: Series) -> Changes | None:
         str(label): _changes(series.where(series.labels == label), ALPHA / len(enough))
         for label in enough
     }
-    return replace(found, by_label={label: made for label, made in alone.items() if made})
+    return replace(found, by_label={label: result for label, result in alone.items() if result})
 
 
 def _changes(series: Series, alpha: float) -> Changes | None:
@@ -363,9 +363,9 @@ def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: flo
     mix, gaps = [], []
     for label in shared:
         sums = [
-            (series.tokens[part][mine].sum(), series.rounds[part][mine].sum())
+            (series.tokens[part][of_label].sum(), series.rounds[part][of_label].sum())
             for part in (before, after)
-            for mine in [series.labels[part] == label]
+            for of_label in [series.labels[part] == label]
         ]
         (ta, na), (tb, nb) = sums
         mix.append(na + nb)
@@ -407,15 +407,15 @@ def _newcomers(series: Series, before: slice, after: slice) -> tuple[Newcomers, 
         sides.append((PROMPT, "", np.zeros(before.stop - before.start, dtype=np.bool_), new))
     found = []
     for kind, value, early, late in sides:
-        there = series.rounds[after][late].sum()
-        if not there or fall <= 0:
+        late_rounds = series.rounds[after][late].sum()
+        if not late_rounds or fall <= 0:
             continue
         came = Newcomers(
             kind=kind,
             value=value,
             share_before=float(series.rounds[before][early].sum() / series.rounds[before].sum()),
-            share_after=float(there / series.rounds[after].sum()),
-            mean_length=float(series.tokens[after][late].sum() / there),
+            share_after=float(late_rounds / series.rounds[after].sum()),
+            mean_length=float(series.tokens[after][late].sum() / late_rounds),
         )
         part = (came.share_after - came.share_before) * (length - came.mean_length) / fall
         if part >= LEAST_PART:

@@ -165,9 +165,9 @@ def _first(names: dict[str, Names], columns: tuple[str, ...], alone: Names) -> _
     """Return the first of these columns that each request has."""
     found, kind = alone.copy(), alone.copy()
     for column in reversed(columns):
-        there = np.array([name is not None for name in names[column]], dtype=np.bool_)
-        found[there] = _objects([(column, name) for name in names[column][there]])
-        kind[there] = NOUNS[column]
+        is_named = np.array([name is not None for name in names[column]], dtype=np.bool_)
+        found[is_named] = _objects([(column, name) for name in names[column][is_named]])
+        kind[is_named] = NOUNS[column]
     return found, kind
 
 
@@ -248,8 +248,8 @@ class Load:
             np.searchsorted(gaps, every, side="right") / len(gaps)
             for gaps in (self.gaps_s, other.gaps_s)
         ]
-        apart = float(np.abs(places[0] - places[1]).max())
-        return apart <= _RHYTHM * math.sqrt(1 / len(self.gaps_s) + 1 / len(other.gaps_s))
+        largest_gap = float(np.abs(places[0] - places[1]).max())
+        return largest_gap <= _RHYTHM * math.sqrt(1 / len(self.gaps_s) + 1 / len(other.gaps_s))
 
 
 _RHYTHM = 1.36

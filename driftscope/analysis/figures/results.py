@@ -379,10 +379,10 @@ def spread_of_chains(chains: Chains) -> dict[str, Spread]:
         mean = chains.over_layers(name)
         if mean is not None:
             mass_intervals = _known(rate_intervals(mean.ratio()))
-            there = np.any(mean.top != 0, axis=0)
+            has_chains = np.any(mean.top != 0, axis=0)
             out[name] = tuple(
                 mass_interval if any_ else None
-                for mass_interval, any_ in zip(mass_intervals, there, strict=False)
+                for mass_interval, any_ in zip(mass_intervals, has_chains, strict=False)
             )
     for name in (*RMS_BY_DEPTH, "entropy"):
         if name in chains.means:

@@ -241,8 +241,8 @@ class Rounds:
 
     def where(self, mine: NDArray[np.bool_] | Codes) -> Rounds:
         """Return the rows that a mask selects, or the rows at the given indices."""
-        there = [name for name in (*_BY_ROW, *_UNITS) if getattr(self, name) is not None]
-        return replace(self, **{name: getattr(self, name)[mine] for name in there})
+        present = [name for name in (*_BY_ROW, *_UNITS) if getattr(self, name) is not None]
+        return replace(self, **{name: getattr(self, name)[mine] for name in present})
 
     def grouped_like(self, other: Rounds) -> Rounds:
         """Return these rounds with the units of `other`, whose rows are partners of these."""
@@ -254,9 +254,9 @@ class Rounds:
 
     def by_cluster(self) -> Rounds:
         """Return the sums of the rows of each cluster, one row per cluster with a round."""
-        there = self.where(self.rounds > 0)
-        number, at = ranked(there.cluster)
-        return replace(there.by_group(at, len(number)), unit=None, crossed=None)
+        kept = self.where(self.rounds > 0)
+        number, at = ranked(kept.cluster)
+        return replace(kept.by_group(at, len(number)), unit=None, crossed=None)
 
     def by_group(self, group: Codes, groups: int) -> Rounds:
         """Return the sums of the rows of each group, one row per group; `request` is the group's
@@ -278,10 +278,10 @@ class Rounds:
     def over_clusters(self, make: Make, *columns: Matrix | Counts) -> Ratio:
         """Return the ratios that `make` makes of the columns, [rows, m] each, over clusters that
         have a round."""
-        there = self.rounds > 0
-        rows = [column[there].astype(np.float64) for column in columns]
-        crossed = None if self.crossed is None else self.crossed[there]
-        return ratio_over(make, rows, self.cluster[there], crossed)
+        has_rounds = self.rounds > 0
+        rows = [column[has_rounds].astype(np.float64) for column in columns]
+        crossed = None if self.crossed is None else self.crossed[has_rounds]
+        return ratio_over(make, rows, self.cluster[has_rounds], crossed)
 
     def comparable_ratio(self) -> Ratio:
         """Return the acceptance length, [1], that the requests would have if their rounds verified
@@ -371,10 +371,10 @@ def mix_over(rounds: NDArray[Any], tokens: NDArray[Any]) -> Matrix:
 
 def _columns(table: pa.Table, name: str, k: int) -> Counts:
     """Return the columns `<name>_0` .. `<name>_K`, [rows, K + 1]; 0 for a missing column."""
-    there = set(table.column_names)
+    present = set(table.column_names)
     columns = [f"{name}_{n}" for n in range(k + 1)]
     zero = np.zeros(table.num_rows, dtype=np.int64)
-    return np.stack([whole(table, c) if c in there else zero for c in columns], axis=1)
+    return np.stack([whole(table, c) if c in present else zero for c in columns], axis=1)
 
 
 def over_buckets(table: pa.Table) -> pa.Table:

@@ -290,8 +290,8 @@ class Sums:
 
     def rounds_of(self, table: pa.Table, request: Codes) -> Rounds:
         """Return the rounds of a pass by request; its rows belong to `request`."""
-        mine = self.rounds
-        return rounds_of(table, request, mine.mix, self.requests.units, mine.uncut)
+        rounds = self.rounds
+        return rounds_of(table, request, rounds.mix, self.requests.units, rounds.uncut)
 
 
 def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
@@ -353,8 +353,8 @@ def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
 
 
 def _broken(tables: Tables, shape: Shape, found: Chains) -> int:
-    taken = tuple(sorted(found.means))
-    return total(tables.of_parts(lambda derived: broken(shape, derived, taken)), "chains")
+    names = tuple(sorted(found.means))
+    return total(tables.of_parts(lambda derived: broken(shape, derived, names)), "chains")
 
 
 def _shallower(tables: Tables, shape: Shape) -> Shallower:
@@ -386,9 +386,9 @@ def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, Any]:
     named = [(name, reason == name) for name in sorted(set(reason.tolist()))]
     return {
         "reasons": {
-            name: np.bincount(request[mine], none[mine], len(requests)).astype(np.int64)[rows]
-            for name, mine in named
-            if none[mine].any()
+            name: np.bincount(request[of_kind], none[of_kind], len(requests)).astype(np.int64)[rows]
+            for name, of_kind in named
+            if none[of_kind].any()
         },
-        "cut": {name: int(cut[mine].sum()) for name, mine in named if cut[mine].any()},
+        "cut": {name: int(cut[of_kind].sum()) for name, of_kind in named if cut[of_kind].any()},
     }

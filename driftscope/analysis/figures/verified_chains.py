@@ -75,12 +75,12 @@ def chain_sample(run: Sums, among: Codes | None = None) -> tuple[Codes, NDArray[
 
     `among`: the numbers of the requests to choose from, by default all of the run.
     """
-    there = np.flatnonzero(run.recorded) if among is None else among
-    every = max(1, -(-int(run.recorded[there].sum()) // COMPARED))
+    candidates = np.flatnonzero(run.recorded) if among is None else among
+    every = max(1, -(-int(run.recorded[candidates].sum()) // COMPARED))
     if every == 1:
-        return there, None
-    by_time = there[np.argsort(run.drafted_in[there, 0], kind="stable")]
-    band = max(1, len(there) // every // BANDS)
+        return candidates, None
+    by_time = candidates[np.argsort(run.drafted_in[candidates, 0], kind="stable")]
+    band = max(1, len(candidates) // every // BANDS)
     rank = np.arange(len(by_time))
     requests = np.sort(by_time[rank % (band * every) < band])
     return requests, _steps(run.drafted_in[requests])
@@ -178,8 +178,8 @@ def _joined(chains: ir.Table, rounds: ir.Table) -> ir.Table:
 def by_execution(shape: Shape) -> ir.Table:
     """Sum verified chains by execution and request."""
     both = verified_chains()
-    made = counts(both.drawn, both.accepted, shape)
-    return both.group_by("execution", "cluster").aggregate(**made)
+    sums = counts(both.drawn, both.accepted, shape)
+    return both.group_by("execution", "cluster").aggregate(**sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,11 +200,11 @@ def verification_of(run: Sums) -> VerifiedChains:
     rows = run.tables.engine.rows
     counted = verified_chains().aggregate(chains=lambda t: t.count())
     verified = total(rows(counted), "chains")
-    apart = verified and len(set(run.shape.executions)) > 1
+    by_mode = verified and len(set(run.shape.executions)) > 1
     return VerifiedChains(
         looked_at=int(run.recorded[chain_sample(run)[0]].sum()),
         verified=verified,
-        by_execution=rows(by_execution(run.shape)) if apart else None,
+        by_execution=rows(by_execution(run.shape)) if by_mode else None,
     )
 
 

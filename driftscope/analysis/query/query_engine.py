@@ -91,8 +91,8 @@ def _remove_abandoned(base: str) -> None:
     for folder in Path(base).glob(f"{PREFIX}*"):
         try:
             status = folder.lstat()
-            mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-            if not mine or time.time() - status.st_mtime < ABANDONED_S:
+            is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if not is_own_folder or time.time() - status.st_mtime < ABANDONED_S:
                 continue
             handle = _locked(folder)
         except OSError:  # another process was faster
@@ -413,9 +413,9 @@ def ranked(codes: Codes) -> tuple[Codes, Codes]:
     if not len(codes) or codes.min() < 0 or most > 8 * len(codes):
         different, rank = np.unique(codes, return_inverse=True)
         return different, rank.astype(np.int64)
-    there = np.zeros(most + 1, dtype=np.bool_)
-    there[codes] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
+    is_met = np.zeros(most + 1, dtype=np.bool_)
+    is_met[codes] = True
+    return np.flatnonzero(is_met), (np.cumsum(is_met) - 1)[codes]
 
 
 def sums_column(table: pa.Table, name: str) -> Matrix:

@@ -209,14 +209,14 @@ def narrow(
     engine.define(SERVED, _met(narrowed, SERVED, "verify", "verify_all"))
     for record in ("verify", "draft"):
         _define(narrowed, record, record)
-    mine = [layout for layout in met if layout.names <= set(OF_STEPS)]
-    names = _names(mine) - {"batch"}
+    layouts = [layout for layout in met if layout.names <= set(OF_STEPS)]
+    names = _names(layouts) - {"batch"}
     constants, dialect = _constants(tables, names), tables.engine.dialect
     rows = row_filters.wide("step_all", queried("step").names, names, constants, dialect)
     source = (
-        f"SELECT w.*, w.requests AS batch FROM ({rows}) w" if mine else "SELECT * FROM step_all"
+        f"SELECT w.*, w.requests AS batch FROM ({rows}) w" if layouts else "SELECT * FROM step_all"
     )
-    tables.engine.define("step", _keep_met(tables, "step", "step", source, mine))
+    tables.engine.define("step", _keep_met(tables, "step", "step", source, layouts))
     decoding = (
         "SELECT r.* FROM request_all r SEMI JOIN verify v "
         "ON r.replica = v.replica AND r.request = v.request"
@@ -293,7 +293,7 @@ def _constants(tables: Tables, names: Names) -> dict[str, str | None]:
         else ()
     )
     updates = updates_of(tables) if WEIGHTS in names else {}
-    times = {replica: [update.time_s for update in mine] for replica, mine in updates.items()}
+    times = {replica: [update.time_s for update in some] for replica, some in updates.items()}
     return row_filters.constants_of(tables.manifest, execution_names, times, tables.engine.dialect)
 
 
@@ -344,7 +344,7 @@ def _in_place(
     ranks = {place_of(source_of(path, record)).rank for path in paths}
     if not paths or len(ranks) > 1 or any(path.suffix != SEALED for path in paths):
         return None
-    alike: defaultdict[tuple[Any, ...], list[Path]] = defaultdict(list)
+    paths_by_layout: defaultdict[tuple[Any, ...], list[Path]] = defaultdict(list)
     for path in paths:
         try:
             with open_parquet(path) as file:
@@ -356,12 +356,14 @@ def _in_place(
         _check_columns(schema, record, derived, path)
         columns = tuple(zip(schema.names, schema.types, strict=True))
         replica = place_of(source_of(path, record)).replica
-        alike[tuple(sorted(derived.items())), columns, replica].append(path)
+        paths_by_layout[tuple(sorted(derived.items())), columns, replica].append(path)
     parts: defaultdict[Derived, list[ViewFiles]] = defaultdict(list)
-    for (derived, columns, replica), mine in alike.items():
+    for (derived, columns, replica), some in paths_by_layout.items():
         constant = {} if replica is None else {"replica": replica}
-        seen = {"execution": Execution.OF_MODE.get(mode, Execution.UNSEEN)}
-        files = ViewFiles(paths=tuple(mine), columns=dict(columns), constant=constant, unseen=seen)
+        unseen = {"execution": Execution.OF_MODE.get(mode, Execution.UNSEEN)}
+        files = ViewFiles(
+            paths=tuple(some), columns=dict(columns), constant=constant, unseen=unseen
+        )
         parts[derived].append(files)
     return dict(parts)
 

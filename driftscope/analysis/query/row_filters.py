@@ -150,7 +150,7 @@ def constants_of(
 ) -> dict[str, str | None]:
     """Return the argument `constants` of `wide`, for a run whose steps had these executions, and
     whose replicas got other weights at the times `updates`."""
-    alike = set(executions)
+    modes = set(executions)
     number = " ".join(
         f"WHEN t.replica = {replica} AND t.time_s >= {time_s!r} THEN {before + 1}"
         for replica, times in sorted(updates.items())
@@ -160,7 +160,7 @@ def constants_of(
         WEIGHTS: f"CASE {number} ELSE 0 END" if number else "0",
         "runner": dialect.text(manifest.runner),
         "mode": dialect.text(manifest.mode),
-        "execution": dialect.text(alike.pop()) if len(alike) == 1 else None,
+        "execution": dialect.text(modes.pop()) if len(modes) == 1 else None,
     }
 
 

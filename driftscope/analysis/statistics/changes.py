@@ -351,15 +351,15 @@ def cells(cluster: Codes, factors: Sequence[NDArray[np.str_]]) -> Codes:
 
 def _cells(cluster: Codes, factors: Sequence[_Levels]) -> Codes:
     out = np.full(len(cluster), -1, dtype=np.int64)
-    taken = 0
+    offset = 0
     for used in range(len(factors), 0, -1):
         left = np.flatnonzero(out < 0)
         code = _codes([code[left] for _, code in factors[:used]], len(left))
         large = _clusters_in(code, cluster[left]) >= LEAST_CLUSTERS
-        mine = large[code]
-        out[left[mine]] = taken + code[mine]
-        taken += len(large)
-    out[out < 0] = taken
+        large_code = large[code]
+        out[left[large_code]] = offset + code[large_code]
+        offset += len(large)
+    out[out < 0] = offset
     return ranked(out)[1]
 
 
@@ -367,8 +367,8 @@ def _codes(factors: Sequence[Codes], n: int) -> Codes:
     """Return a number for each combination of levels, [n]."""
     code = np.zeros(n, dtype=np.int64)
     for factor in factors:
-        there, own = ranked(factor)
-        code = ranked(code * max(len(there), 1) + own)[1]
+        codes_met, own = ranked(factor)
+        code = ranked(code * max(len(codes_met), 1) + own)[1]
     return code
 
 

@@ -112,8 +112,8 @@ def ratio(
     logs = _log(a, a_interval), _log(b, b_interval)
     if logs[0] is None or logs[1] is None:
         return None
-    apart = difference(*logs[0], *logs[1])
-    interval = Interval.between(math.exp(apart.low), math.exp(apart.high))
+    log_ratio = difference(*logs[0], *logs[1])
+    interval = Interval.between(math.exp(log_ratio.low), math.exp(log_ratio.high))
     return None if interval is None else (math.exp(logs[0][0] - logs[1][0]), interval)
 
 

@@ -68,8 +68,8 @@ def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
 def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Array, Array, Array]:
     """Return b - a, its standard error and degrees of freedom (Welch's without pairs), [m] each."""
     if paired:
-        apart = b.minus(a)
-        return apart.value, apart.error, apart.df
+        gap = b.minus(a)
+        return gap.value, gap.error, gap.df
     variances = np.square([a.error, b.error])
     df = satterthwaite(variances, np.array([a.df, b.df]))
     return b.value - a.value, np.sqrt(variances.sum(axis=0)), np.where(np.isfinite(df), df, 1.0)
@@ -148,8 +148,8 @@ class _Deals:
     def exchanged(self, random: np.random.Generator, draws: int) -> Array:
         """Return |t| for random deals, [draws, m]."""
         n = sum(self._sizes)
-        mine = random.permuted(np.tile(np.arange(n) >= self._sizes[0], (draws, 1)), axis=1)
-        return _statistic(*self._between(mine.astype(np.float64) @ self._values))
+        in_second = random.permuted(np.tile(np.arange(n) >= self._sizes[0], (draws, 1)), axis=1)
+        return _statistic(*self._between(in_second.astype(np.float64) @ self._values))
 
     def _between(self, second: Matrix) -> tuple[Array, Array]:
         """Return differences and errors, [draws, m], from the sums of the second group's values and
@@ -167,9 +167,9 @@ class _Deals:
 
 def _statistic(gap: Array, error: Array) -> Array:
     """Return |t|; 0 if nothing differs, infinite if every request differs by the same amount."""
-    there = error > 0
-    t = np.abs(gap) / np.where(there, error, 1.0)
-    return np.where(there, t, np.where(np.abs(gap) > 0, np.inf, 0.0))
+    has_error = error > 0
+    t = np.abs(gap) / np.where(has_error, error, 1.0)
+    return np.where(has_error, t, np.where(np.abs(gap) > 0, np.inf, 0.0))
 
 
 def _tested(exchange: _Signs | _Deals, factor: Array, df: Array | None = None) -> Joint:
@@ -190,8 +190,8 @@ def _tested(exchange: _Signs | _Deals, factor: Array, df: Array | None = None) -
         from scipy.special import stdtrit
 
         tail = float(two_sided(np.asarray(critical), np.asarray(exchange.dealt_df)))
-        there = stdtrit(np.clip(df, 1.0, exchange.dealt_df), 1.0 - tail / 2)
-        heavier = np.where(np.isfinite(there), there / critical, 1.0)
+        quantile = stdtrit(np.clip(df, 1.0, exchange.dealt_df), 1.0 - tail / 2)
+        heavier = np.where(np.isfinite(quantile), quantile / critical, 1.0)
     t = _statistic(gap, error) / heavier
     p = (1 + (largest[:, None] >= t - 1e-9).sum(axis=0)) / (DRAWS + 1)
     some = (error > 0) | (np.abs(gap) > 0)

@@ -250,8 +250,8 @@ def rate_intervals(ratio: Ratio) -> Intervals | None:
     if clusters < 2:
         return None
     p, variance = ratio.value, np.square(ratio.error)
-    apart = p * (1 - p)
-    worth = np.where((apart > 0) & (variance > 0), apart / np.where(variance > 0, variance, 1), 0)
+    single = p * (1 - p)
+    worth = np.where((single > 0) & (variance > 0), single / np.where(variance > 0, variance, 1), 0)
     worth = np.where(worth > 0, worth, clusters)
     return _pairs(*wilson(p, worth, student(ratio.df)), ratio)
 
@@ -344,12 +344,12 @@ def rate_over_clusters(
     """Return sum(top) / sum(bottom), [rows] each, and its interval as a rate, over the `cluster` of
     each row or over rows, and over its other cluster if it is `crossed`; 0 and None if every bottom
     is 0."""
-    there = bottom > 0
-    if not there.any():
+    used = bottom > 0
+    if not used.any():
         return 0.0, None
     code = np.arange(len(top)) if cluster is None else cluster
-    rows = [column[there, None].astype(np.float64) for column in (top, bottom)]
-    ratio = ratio_over(ratio_of, rows, code[there], None if crossed is None else crossed[there])
+    rows = [column[used, None].astype(np.float64) for column in (top, bottom)]
+    ratio = ratio_over(ratio_of, rows, code[used], None if crossed is None else crossed[used])
     spread = rate_intervals(ratio)
     return float(ratio.value[0]), spread[0] if spread else None
 
@@ -392,11 +392,11 @@ def mean_interval(
     """Return the interval of the mean of one value per request, [requests], over the `cluster` of
     each or over requests, and over its other cluster if it is `crossed`; NaN values are left
     out."""
-    there = np.isfinite(values)
+    is_finite = np.isfinite(values)
     code = np.arange(len(values)) if cluster is None else cluster
-    known = values[there][:, None]
-    other = None if crossed is None else crossed[there]
-    spread = intervals(ratio_over(ratio_of, (known, np.ones_like(known)), code[there], other))
+    known = values[is_finite][:, None]
+    other = None if crossed is None else crossed[is_finite]
+    spread = intervals(ratio_over(ratio_of, (known, np.ones_like(known)), code[is_finite], other))
     return spread[0] if spread else None
 
 

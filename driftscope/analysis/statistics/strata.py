@@ -131,11 +131,11 @@ def context_within_label(
     places = int(place.max(initial=0)) + 1
     stratum = cells.label * places + place
     names = [label for label in labels for _ in range(places)]
-    there = _requests(stratum, cells.context, len(names), len(contexts))
+    requests = _requests(stratum, cells.context, len(names), len(contexts))
     pairs = [
         (long - short, enough, short, long)
         for short, long in combinations(range(len(contexts)), 2)
-        if (enough := _shared(there[:, short], there[:, long])) >= ENOUGH_REQUESTS
+        if (enough := _shared(requests[:, short], requests[:, long])) >= ENOUGH_REQUESTS
     ]
     if not pairs:
         return None
@@ -148,10 +148,10 @@ def labels_within_context(
 ) -> tuple[Contrast, ...]:
     """Compare every two labels in the same ranges of context lengths, the one that accepts more
     first; pairs that share too few requests are left out."""
-    there = _requests(cells.context, cells.label, len(contexts), len(labels))
+    requests = _requests(cells.context, cells.label, len(contexts), len(labels))
     rounds = np.bincount(cells.label, cells.rounds, len(labels))
     most = sorted(np.argsort(-rounds, kind="stable")[:MOST_GROUPS].tolist())
-    return tuple(_labels_in_pairs(cells, there, most, contexts, labels))
+    return tuple(_labels_in_pairs(cells, requests, most, contexts, labels))
 
 
 def _labels_in_pairs(
@@ -188,9 +188,9 @@ def _contrast(
     strata: Sequence[str],
 ) -> Contrast | None:
     """Compare two groups; None if the first accepts nothing."""
-    there = _requests(stratum, group, len(strata), len(groups))[:, pair]
-    shared = np.flatnonzero((there >= FEWEST).all(axis=1))
-    shared = shared[np.argsort(-there[shared].min(axis=1), kind="stable")][:MOST_STRATA]
+    requests = _requests(stratum, group, len(strata), len(groups))[:, pair]
+    shared = np.flatnonzero((requests >= FEWEST).all(axis=1))
+    shared = shared[np.argsort(-requests[shared].min(axis=1), kind="stable")][:MOST_STRATA]
     sums = _Sums(cells, group, pair, stratum, np.sort(shared))
     first, second = sums.accepted()
     if not first > 0:
@@ -209,7 +209,7 @@ def _contrast(
         kept=kept,
         kept_interval=interval,
         p=p,
-        requests=int(there[shared].sum(axis=0).min()),
+        requests=int(requests[shared].sum(axis=0).min()),
         strata=tuple(dict.fromkeys(strata[stratum] for stratum in np.sort(shared))),
     )
 
@@ -232,13 +232,13 @@ class _Sums:
     ) -> None:
         place = np.full(int(stratum.max(initial=0)) + 1, -1)
         place[shared] = np.arange(len(shared))
-        mine = np.isin(group, pair) & (place[stratum] >= 0)
-        _, request = np.unique(cells.request[mine], return_inverse=True)
+        in_pair = np.isin(group, pair) & (place[stratum] >= 0)
+        _, request = np.unique(cells.request[in_pair], return_inverse=True)
         size = (2, int(request.max(initial=-1)) + 1, len(shared))
-        at = ((group[mine] == pair[1]).astype(np.int64), request, place[stratum[mine]])
+        at = ((group[in_pair] == pair[1]).astype(np.int64), request, place[stratum[in_pair]])
         self._accepted, self._rounds = np.zeros(size), np.zeros(size)
-        np.add.at(self._accepted, at, (cells.tokens - cells.rounds)[mine])
-        np.add.at(self._rounds, at, cells.rounds[mine])
+        np.add.at(self._accepted, at, (cells.tokens - cells.rounds)[in_pair])
+        np.add.at(self._rounds, at, cells.rounds[in_pair])
 
     def accepted(self) -> Matrix:
         """Return the accepted tokens per round of both groups, standardised, [2]."""

@@ -201,19 +201,19 @@ def segments_of(run: Sums) -> tuple[Segment, ...]:
     that is known."""
     found = []
     for label in sorted(set(run.requests.labels[run.requests.finished].tolist())):
-        mine = run.requests.labels == label
-        chains = run.chains.of(mine)
+        here = run.requests.labels == label
+        chains = run.chains.of(here)
         fed, own = chains.means.get("fed_rms"), chains.over_layers("self_mass")
         segment = _segment(
             label,
             "label",
             run,
-            run.rounds.of(mine),
+            run.rounds.of(here),
             growth(fed.all().tolist()) if fed is not None and len(chains) else None,
             float(own.all()[-1]) if own is not None and len(chains) else None,
         )
-        times = [mean_s(values[mine]) for values in (run.requests.ttft_s, run.requests.tpot_s)]
-        found.append(replace(segment, requests=int(mine.sum()), ttft_s=times[0], tpot_s=times[1]))
+        times = [mean_s(values[here]) for values in (run.requests.ttft_s, run.requests.tpot_s)]
+        found.append(replace(segment, requests=int(here.sum()), ttft_s=times[0], tpot_s=times[1]))
     return tuple(found)
 
 
@@ -253,19 +253,19 @@ def _segment(
     name: str, by: str, run: Sums, rounds: Rounds, grown: float | None, own: float | None
 ) -> Segment:
     accepted = acceptance_of(rounds, spread=True) if len(rounds) else None
-    mine: NDArray[np.int64] = np.unique(rounds.request)
+    requests: NDArray[np.int64] = np.unique(rounds.request)
     reach = accepted.marginal[-1] if accepted else math.nan
     return Segment(
         label=name,
         by=by,
-        requests=len(mine),
+        requests=len(requests),
         rounds=len(rounds),
         mean_length=accepted.mean_length if accepted else None,
         reach=reach if math.isfinite(reach) else None,
         growth=grown,
         self_mass=own,
-        ttft_s=mean_s(run.requests.ttft_s[mine]),
-        tpot_s=mean_s(run.requests.tpot_s[mine]),
+        ttft_s=mean_s(run.requests.ttft_s[requests]),
+        tpot_s=mean_s(run.requests.tpot_s[requests]),
         mean_length_interval=accepted.mean_length_interval if accepted else None,
     )
 
@@ -287,9 +287,9 @@ def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
     names = np.asarray(chain_sums.column("bucket").to_pylist(), dtype=np.object_)
     out: dict[str, _Drift] = {}
     for name in set(names) - {None}:
-        mine = chain_sums.filter(pa.array(names == name))
+        group_sums = chain_sums.filter(pa.array(names == name))
         first, last, own = (
-            _mean(mine, name) for name in ("fed_rms", "fed_rms_last", "self_mass_last")
+            _mean(group_sums, name) for name in ("fed_rms", "fed_rms_last", "self_mass_last")
         )
         out[name] = (None if last is None else growth([first or math.nan, last]), own)
     return out
@@ -358,8 +358,8 @@ def lengths_by_k(run: Sums) -> tuple[LengthAtK, ...]:
     """
     if run.shape.mixed or not len(run.rounds):
         return ()
-    there = np.flatnonzero(run.rounds.rounds > 0)
-    chosen = evenly(run.rounds.request[there], run.rounds.rounds[there], ROUNDS_IN_ORDER)
+    used = np.flatnonzero(run.rounds.rounds > 0)
+    chosen = evenly(run.rounds.request[used], run.rounds.rounds[used], ROUNDS_IN_ORDER)
     run.requests.show(run.tables.engine, CHOSEN, chosen)
     runs = run.tables.engine.rows(match_runs())
     return recut(

@@ -115,11 +115,11 @@ class Independence:
 
 def independence_of(rounds: Rounds, units: Units) -> Independence:
     """Return how independent the requests with these rounds are."""
-    there = rounds.where(rounds.rounds > 0)
-    over_clusters = there.comparable_ratio()
-    over_requests = there.ungrouped().comparable_ratio()
-    some = len(there.request) > 0
-    clusters, correlation = there.by_cluster(), None
+    usable_rounds = rounds.where(rounds.rounds > 0)
+    over_clusters = usable_rounds.comparable_ratio()
+    over_requests = usable_rounds.ungrouped().comparable_ratio()
+    some = len(usable_rounds.request) > 0
+    clusters, correlation = usable_rounds.by_cluster(), None
     n = clusters.rounds.astype(np.float64)
     if len(n) >= FEWEST_CORRELATED:
         length = clusters.comparable_tokens()[:, 0] / n
@@ -127,11 +127,11 @@ def independence_of(rounds: Rounds, units: Units) -> Independence:
             correlation = float(np.corrcoef(n, length)[0, 1])
     return Independence(
         noun=units.noun,
-        clusters=len(np.unique(there.cluster)),
-        requests=len(there.request),
+        clusters=len(np.unique(usable_rounds.cluster)),
+        requests=len(usable_rounds.request),
         effective=float(over_clusters.df[0]) + 1.0 if some else None,
         design_effect=design_effect(over_clusters, over_requests) if some else None,
-        crossed=0 if there.crossed is None else len(np.unique(there.crossed)),
+        crossed=0 if usable_rounds.crossed is None else len(np.unique(usable_rounds.crossed)),
         seen=units.seen,
         length_correlation=correlation,
     )
@@ -172,8 +172,8 @@ def rank_states(tables: Tables) -> RankStates | None:
         ours, theirs = floats(both, "fed"), floats(both, "fed_other")
         known = np.isfinite(ours) & np.isfinite(theirs) & (ours > 0)
         if known.any():
-            apart = float((np.abs(theirs[known] - ours[known]) / ours[known]).mean())
-            found.append(RankStates(rank=rank, chains=int(known.sum()), difference=apart))
+            mean_difference = float((np.abs(theirs[known] - ours[known]) / ours[known]).mean())
+            found.append(RankStates(rank=rank, chains=int(known.sum()), difference=mean_difference))
     return max(found, key=lambda states: states.difference, default=None)
 
 
@@ -398,8 +398,8 @@ def first_token_differs(run: RunSummary) -> str | None:
         if part.marginal_interval is not None and part.marginal_interval[0] is not None
     ]
     for n, (one, here) in enumerate(firsts):
-        for other, there in firsts[n + 1 :]:
-            if here.low > there.high or there.low > here.high:
+        for other, other_first in firsts[n + 1 :]:
+            if here.low > other_first.high or other_first.low > here.high:
                 return (
                     f"the first token is accepted in {percent(one.marginal[0])} of the rounds of "
                     f"K = {one.k} and in {percent(other.marginal[0])} of those of K = {other.k}, "

@@ -53,10 +53,10 @@ def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     columns = zip(_COLUMNS, *map(_cells, processes), strict=True)
     # Without a selection, 80 columns are enough.
-    told = [(name, *cells) for name, *cells in columns if name != "requests" or {*cells} - _ALL]
-    for name, *_ in told:
+    rows = [(name, *cells) for name, *cells in columns if name != "requests" or {*cells} - _ALL]
+    for name, *_ in rows:
         table.add_column(name)
-    for cells in list(zip(*told, strict=True))[1:]:
+    for cells in list(zip(*rows, strict=True))[1:]:
         table.add_row(*(Text(shown(cell)) for cell in cells))
     return table
 

@@ -134,13 +134,13 @@ def screen(
         f"{shown.chains:,} chains recorded",
         style="dim",
     )
-    said = [WAS_SIMULATED] if shown.simulated else []
-    said += _cut(shown)
+    lines = [WAS_SIMULATED] if shown.simulated else []
+    lines += _cut(shown)
     dead = nothing_accepted(shown.length, shown.k, rounds=shown.rounds)
     if dead and not shown.simulated:
-        said += [f"{dead}; to find out why:", f"  driftscope analyze {_run(target)}"]
-    said += why_no_chains(target, shown, budget, over=state == CLOSED)
-    why = [Text(printed(line), style="yellow") for line in said]
+        lines += [f"{dead}; to find out why:", f"  driftscope analyze {_run(target)}"]
+    lines += why_no_chains(target, shown, budget, over=state == CLOSED)
+    why = [Text(printed(line), style="yellow") for line in lines]
     drift = [Text(drift_line(shown))] if shown.chains else []
     notes = Text("\n".join(_NOTES), style="dim")
     undrafted = ", ".join(f"{why} {_percent(share)}" for why, share in shown.undrafted.items())
@@ -163,8 +163,8 @@ def screen_of_engine(
     name = public(target) if "://" in target else target
     head = Text(f"{printed(name)}  {k}{state}", style="bold", no_wrap=True)
     counts = {"rounds": shown.rounds, "requests": shown.requests}
-    there = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
-    counted = Text(f"{span}: {there or 'no round is counted'}", style="dim")
+    numbers = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
+    counted = Text(f"{span}: {numbers or 'no round is counted'}", style="dim")
     table = _grid(
         ("acceptance length", _number(shown.length)),
         ("per token", _ms(shown.tpot_s)),
@@ -175,10 +175,10 @@ def screen_of_engine(
     if page.metrics.accepted_at is None:
         unknown = BY_POSITION_UNKNOWN
     by_depth = _by_depth(shown, ()) if known else Text(unknown, style="dim")
-    said = [Text(line, style="yellow") for line in _engine_notes(shown, page, replicas)]
+    lines = [Text(line, style="yellow") for line in _engine_notes(shown, page, replicas)]
     listed: list[RenderableType] = ["", _by_replica(replicas, shown)] if replicas else []
     notes = Text(WHY_UNKNOWN, style="dim")
-    return Group(head, counted, *said, "", table, *listed, "", by_depth, "", notes)
+    return Group(head, counted, *lines, "", table, *listed, "", by_depth, "", notes)
 
 
 def _engine_notes(shown: View, page: EnginePage, replicas: Replicas) -> Iterator[str]:
@@ -230,9 +230,9 @@ def drift_line(shown: View) -> str:
     if shown.growth is not None:
         parts.append(f"hidden state grows {shown.growth:.2f}x")
     sinks = [depth.masses["sink"] for depth in shown.depths]
-    seen = [mass for mass in sinks if mass is not None]
-    if len(seen) > 1:
-        parts.append(f"sink {seen[0]:.1%} at depth 1, {seen[-1]:.1%} at {len(sinks)}")
+    known = [mass for mass in sinks if mass is not None]
+    if len(known) > 1:
+        parts.append(f"sink {known[0]:.1%} at depth 1, {known[-1]:.1%} at {len(sinks)}")
     return "drift: " + ("; ".join(parts) or "does not apply to this drafter")
 
 
@@ -322,20 +322,20 @@ def run(
     views = _views(followed, interval_s, window_s, once=once)
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
-            for shown, _, over, replicas in views:
+            for shown, _, seconds, replicas in views:
                 listed = [
                     {"replica": name, "rounds": own.rounds, "length": own.length}
                     for name, own in replicas.items()
                 ]
-                more = {"over": over, "engine": _title(followed), "replicas": listed}
+                more = {"over": seconds, "engine": _title(followed), "replicas": listed}
                 sys.stdout.write(line(WATCH, {**dataclasses.asdict(shown), **more}))
                 sys.stdout.flush()
             return
         console = output_console(WIDTH)
 
         def show(look: Look) -> RenderableType:
-            shown, span, over, replicas = look
-            state = _state(shown, over, _title(followed))
+            shown, span, seconds, replicas = look
+            state = _state(shown, seconds, _title(followed))
             if page := followed.page:
                 return screen_of_engine(
                     target, shown, span=span, state=state, page=page, replicas=replicas

@@ -135,8 +135,8 @@ def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]:
-    there, prefix = drafter.named(_WEIGHTS[flag]), _WEIGHTS[flag]
-    if drafter.flag(flag) and not there:
+    weights, prefix = drafter.named(_WEIGHTS[flag]), _WEIGHTS[flag]
+    if drafter.flag(flag) and not weights:
         yield error(
             id=f"{flag}_missing",
             title=f"{flag} is on, and its weights are missing",
@@ -146,23 +146,23 @@ def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]
             change=f'save the weights {prefix}*, or write "{flag}": false if it was trained '
             "without",
         )
-    elif there and not drafter.flag(flag):
+    elif weights and not drafter.flag(flag):
         dropped = flag == "norm_before_fc"
         yield error(
             id=f"{flag}_unused",
             title=f"the weights of {flag} are there, and the flag is off",
             expected=f'"{flag}": true',
             rule=f"{VLLM_LOADER}: {'drops input_norm silently' if dropped else 'refuses fc_norm'}",
-            there=f'"{flag}": {_written(drafter, flag)}, and {len(there)} of {prefix}*',
+            there=f'"{flag}": {_written(drafter, flag)}, and {len(weights)} of {prefix}*',
             change=f'"{flag}": true',
         )
-    elif flag == "fc_norm" and there and len(there) != drafter.named_states:
+    elif flag == "fc_norm" and weights and len(weights) != drafter.named_states:
         yield error(
             id="fc_norm_count",
             title="fc_norm has another number of norms than there are captured states",
             expected=f"{drafter.named_states} norms",
             rule=VLLM_MODEL,
-            there=f"{len(there)} of {prefix}*",
+            there=f"{len(weights)} of {prefix}*",
             change="name as many captured layers as there are norms",
         )
 

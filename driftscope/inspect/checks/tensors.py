@@ -258,7 +258,7 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
     if fc is None or fc.shape == (drafter.hidden_size, wide):
         return
     named, expected = drafter.aux_layers, f"fc.weight {_shape_words((drafter.hidden_size, wide))}"
-    rule, there = _model(drafter), f"fc.weight {_shape_words(fc.shape)}"
+    rule, subject = _model(drafter), f"fc.weight {_shape_words(fc.shape)}"
     silent = f"{rule}; a CPU's matrix product reads past the end without an error"
     if drafter.format.family is Family.EAGLE1:
         title, rule = "fc does not read an embedding and one state", silent
@@ -273,7 +273,7 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
         expected = f"{drafter.aux_states} captured states x {width} = {wide} columns"
         change = "correct hidden_size and target_hidden_size"
         if columns % width == 0 and fc.shape[0] == drafter.hidden_size:
-            there += f": {columns // width} captured states; {field} names {len(named or ())}"
+            subject += f": {columns // width} captured states; {field} names {len(named or ())}"
             change = f'name {columns // width} layers in "{field}"'
         elif columns % drafter.aux_states == 0:
             change = f'"target_hidden_size": {columns // drafter.aux_states}'
@@ -282,7 +282,7 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
         title=title,
         expected=expected,
         rule=rule,
-        there=there,
+        there=subject,
         change=change,
     )
 
@@ -333,14 +333,14 @@ def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield heads that the config names and the files lack, and the other way round."""
     drafter = inspected.drafter
     wanted, found = heads_wanted(drafter.raw), find_heads(drafter.raw, drafter.tensors)
-    there = 0 if found is None else len(found.heads)
-    if wanted and there < wanted:
+    heads = 0 if found is None else len(found.heads)
+    if wanted and heads < wanted:
         yield error(
             id="mtp_heads_missing",
             title="the checkpoint lacks MTP heads that its config names",
             expected=f"{wanted} heads",
             rule=_LOST,
-            there=f"{there}; quantised" if drafter.quantized else f"{there}",
+            there=f"{heads}; quantised" if drafter.quantized else f"{heads}",
             change="copy the heads' tensors from the checkpoint that it was made from, or serve "
             "without MTP",
         )
@@ -350,7 +350,7 @@ def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
             title="config.json does not say how many MTP heads there are",
             expected='"num_nextn_predict_layers"',
             rule=f"{VLLM}, config/speculative.py: reads the number there, but for some families",
-            there=f"{there} in the weights",
+            there=f"{heads} in the weights",
         )
 
 

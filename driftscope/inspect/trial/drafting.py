@@ -127,12 +127,12 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     # zeros.
     variant = Variant(config=config, state=state, scaling=_scaling(files, config))
     needed = _without_weights(variant.config).state_dict()
-    made = {
+    defaults = {
         name: torch.ones(tensor.shape) if "norm" in name else torch.zeros(tensor.shape).long()
         for name, tensor in needed.items()
         if name not in variant.state and ("norm" in name or name == "d2t")
     }
-    return replace(variant, state={**variant.state, **made})
+    return replace(variant, state={**variant.state, **defaults})
 
 
 def _config(files: DrafterFiles, target_layers: int) -> DrafterConfig:

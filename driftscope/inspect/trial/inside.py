@@ -160,11 +160,11 @@ def _rates(right: Matrix, reached: Matrix) -> tuple[Estimate | None, ...]:
     """Return the rates by depth, over the prompts with a draft that reaches the depth."""
     out = list[Estimate | None]()
     for depth in range(reached.shape[1]):
-        there = reached[:, depth] > 0
-        if not there.any():
+        is_reached = reached[:, depth] > 0
+        if not is_reached.any():
             out.append(None)
             continue
-        rate = ratio_of(right[there, depth, None], reached[there, depth, None])
+        rate = ratio_of(right[is_reached, depth, None], reached[is_reached, depth, None])
         spread = rate_intervals(rate)
         out.append(Estimate(value=float(rate.value[0]), interval=spread[0] if spread else None))
     return tuple(out)

@@ -186,8 +186,8 @@ def _order_of_heads(base: Variant) -> Iterator[Repair]:
     heads = tuple(getattr(base.config.layer, name) for name in HEAD_FIELDS)
     tensors, words = dict[str, Tensor](), list[str]()
     for layer in _layers(base, "o_proj"):
-        for part, made, order in _ordered(base.state, layer, heads):
-            tensors |= made
+        for part, state, order in _ordered(base.state, layer, heads):
+            tensors |= state
             words.append(f"{part} in the order {', '.join(str(at + 1) for at in order)}")
     if tensors:
         change = f"heads of {'; '.join(words[:4])}"

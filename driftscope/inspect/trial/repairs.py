@@ -167,16 +167,16 @@ def _exchanged(base: Variant, names: list[str]) -> Iterator[Repair]:
     other = "norm_before_fc" if config.fc_norm else "fc_norm"
     one = "fc_norm" if config.fc_norm else "norm_before_fc"
     if config.fc_norm:
-        made = {INPUT_NORM: torch.cat([base.state[name] for name in names])}
+        norms = {INPUT_NORM: torch.cat([base.state[name] for name in names])}
     else:
-        made = dict(zip(names, base.state[INPUT_NORM].chunk(len(names)), strict=True))
+        norms = dict(zip(names, base.state[INPUT_NORM].chunk(len(names)), strict=True))
     yield repaired(
         base,
         "fc_norm_or_norm_before_fc",
         f"{one} was written for {other}",
         change=f'"{one}": false, "{other}": true, with the same norm weights',
         fields={one: False, other: True},
-        tensors=made,
+        tensors=norms,
     )
 
 
@@ -186,7 +186,7 @@ BEST_TRIED = "best of the layers tried"
 def _captured_layers(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     """Yield all layers one lower or higher, vLLM's default, and each layer alone one lower or
     higher; what is near the best of these is searched once it is known, see `nearby_layers`."""
-    now, seen = base.config.aux_layers, {base.config.aux_layers}
+    now, tried = base.config.aux_layers, {base.config.aux_layers}
     others = {
         "captured layers are one too high": tuple(layer - 1 for layer in now),
         "captured layers are one too low": tuple(layer + 1 for layer in now),
@@ -195,10 +195,10 @@ def _captured_layers(base: Variant, target: TargetFacts) -> Iterator[Repair]:
         others["captured layers are not the default"] = default_aux_layers(target.layers)
     for mistake, layers in others.items():
         inside = layers[0] >= 0 and layers[-1] <= target.layers
-        if inside and layers not in seen and len(layers) == len(now):
-            seen.add(layers)
+        if inside and layers not in tried and len(layers) == len(now):
+            tried.add(layers)
             yield _other_layers(base, layers, f"{mistake} ({BEST_TRIED})")
-    yield from nearby_layers(base, now, set(range(target.layers + 1)), seen)
+    yield from nearby_layers(base, now, set(range(target.layers + 1)), tried)
 
 
 def nearby_layers(
@@ -253,14 +253,14 @@ def _vocabulary(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     chosen = mask.flatten().nonzero().flatten() if mask is not None else numbers[:0]
     if len(chosen) == len(numbers):
         tables["d2t_from_t2d"] = ("d2t from t2d", "d2t contradicts t2d", chosen - numbers)
-    for name, (change, mistake, made) in tables.items():
-        ids = made + numbers
+    for name, (change, mistake, tensor) in tables.items():
+        ids = tensor + numbers
         if (
-            not torch.equal(made, table)
+            not torch.equal(tensor, table)
             and ids.min() >= 0
             and ids.max() < base.config.layer.vocab_size
         ):
-            yield repaired(base, name, mistake, change=change, tensors={"d2t": made})
+            yield repaired(base, name, mistake, change=change, tensors={"d2t": tensor})
 
 
 def _embedding_and_head(base: Variant, target: TargetFacts) -> Iterator[Repair]:

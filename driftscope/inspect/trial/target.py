@@ -237,14 +237,14 @@ class Teacher:
         pad = self.tokenizer.pad_token_id or 0
         rows = [[pad] * (longest - len(prompt)) + prompt for _, prompt in batch]
         masks = [[0] * (longest - len(prompt)) + [1] * len(prompt) for _, prompt in batch]
-        made: Tensor = self.model.generate(
+        generated: Tensor = self.model.generate(
             input_ids=torch.tensor(rows, device=self.device),
             attention_mask=torch.tensor(masks, device=self.device),
             do_sample=False,
             pad_token_id=pad,
             max_new_tokens=ANSWER_TOKENS,
         )
-        return [self._until_end(answer) for answer in made[:, longest:].tolist()]
+        return [self._until_end(answer) for answer in generated[:, longest:].tolist()]
 
     def _until_end(self, answer: list[int]) -> list[int]:
         ends = self.model.generation_config.eos_token_id

@@ -94,8 +94,8 @@ def renderings(
         _first_token(tokenizer.bos_token_id, prompts),
         _template(tokenizer, prompts, conversations, templates),
     )
-    made = [attempt for attempt in tried if isinstance(attempt, Rendering)]
-    return made, [attempt for attempt in tried if isinstance(attempt, NotApplicable)]
+    rendered = [attempt for attempt in tried if isinstance(attempt, Rendering)]
+    return rendered, [attempt for attempt in tried if isinstance(attempt, NotApplicable)]
 
 
 def _first_token(bos: int | None, prompts: Ids) -> Rendering | NotApplicable:
@@ -104,17 +104,17 @@ def _first_token(bos: int | None, prompts: Ids) -> Rendering | NotApplicable:
     begin = {len(ids) > 0 and ids[0] == bos for ids in prompts.values()}
     if len(begin) != 1:
         return NotApplicable(id=FIRST_TOKEN, reason="only some prompts begin with the first token")
-    (there,) = begin
-    if there and any(len(ids) < 2 for ids in prompts.values()):
+    (begun,) = begin
+    if begun and any(len(ids) < 2 for ids in prompts.values()):
         return NotApplicable(id=FIRST_TOKEN, reason="a prompt is nothing but the first token")
-    name, how, flag = ("off", "without", "false") if there else ("on", "with", "true")
+    name, how, flag = ("off", "without", "false") if begun else ("on", "with", "true")
     change = DrafterChange(
         id=f"{FIRST_TOKEN}_{name}",
         change=f"prompts {how} the first token (add_special_tokens: {flag}, or another template)",
         mistake=f"the drafter was trained {how} the first token",
     )
-    made = {key: list(ids[1:]) if there else [bos, *ids] for key, ids in prompts.items()}
-    return Rendering(change=change, prompts=made)
+    prompt_ids = {key: list(ids[1:]) if begun else [bos, *ids] for key, ids in prompts.items()}
+    return Rendering(change=change, prompts=prompt_ids)
 
 
 def _template(
@@ -128,7 +128,7 @@ def _template(
     if reason is not None:
         return NotApplicable(id=TEMPLATE, reason=reason)
     try:
-        made = {key: _rendered(tokenizer, conversations[key], own) for key in prompts}
+        prompt_ids = {key: _rendered(tokenizer, conversations[key], own) for key in prompts}
     except Exception as error:  # a template is a program, which can fail in any way
         first = (str(error) or type(error).__name__).splitlines()[0]
         reason = f"the drafter's template fails ({first})"
@@ -138,7 +138,7 @@ def _template(
         change="the drafter's own chat template (--chat-template)",
         mistake="the drafter was trained with its own template, not the target's",
     )
-    return Rendering(change=change, prompts=made)
+    return Rendering(change=change, prompts=prompt_ids)
 
 
 def with_tokens_for_turns(
@@ -153,20 +153,20 @@ def with_tokens_for_turns(
     mark, turn, ask = found
     if mark in template or (mark == _BY_ROLE and "<|" in template):
         return None
-    made = {}
+    prompt_ids = {}
     for key in prompts:
         turns = (
             turn.replace("ROLE", str(message["role"])).replace("CONTENT", str(message["content"]))
             for message in conversations[key]
         )
         text = f"{bos if mark != _TURNS[0][0] else ''}{''.join(turns)}{ask}"
-        made[key] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        prompt_ids[key] = tokenizer(text, add_special_tokens=False)["input_ids"]
     change = DrafterChange(
         id=TURNS,
         change=f"a chat template with the tokenizer's tokens for turns, such as {mark}",
         mistake="the target's chat template uses none of the tokens for turns of its tokenizer",
     )
-    return Rendering(change=change, prompts=made)
+    return Rendering(change=change, prompts=prompt_ids)
 
 
 def _no_template(targets: str | None, own: str | None, conversations: bool) -> str | None:
@@ -246,11 +246,11 @@ class Bench:
         chosen = dict(list(self.prompts.items())[:most])
         if self._passages and not layers <= self._passages[0].states.keys():
             self._passages = ()
-        there = {passage.key for passage in self._passages}
-        wanted = {key: ids for key, ids in chosen.items() if key not in there}
+        answered = {passage.key for passage in self._passages}
+        wanted = {key: ids for key, ids in chosen.items() if key not in answered}
         if wanted:
-            made = self.teacher.passages(wanted, layers)
-            new = tuple(listener.each(made, "Answering prompts", len(wanted)))
+            passages = self.teacher.passages(wanted, layers)
+            new = tuple(listener.each(passages, "Answering prompts", len(wanted)))
             self._passages = (*self._passages, *new)
         enough = [
             passage
@@ -301,9 +301,9 @@ def run_trial(
     candidates = repairs(base, loaded.facts)
     templates = loaded.template, chat_template(files.folder)
     asked = loaded.teacher.tokenizer, loaded.prompts, loaded.conversations
-    made, left_out = renderings(*asked, templates)
+    rendered, left_out = renderings(*asked, templates)
     if by_turns := with_tokens_for_turns(*asked, loaded.template):
-        made.append(by_turns)
+        rendered.append(by_turns)
     layers = layers_needed(base, candidates)
 
     def answered(most: int) -> list[Passage]:
@@ -317,7 +317,7 @@ def run_trial(
         words = f'"max_position_embeddings": {ends}: {past} {runner.longest} tokens'
         reasons = (*reasons, words)
     trial = replace(trial, not_promised=reasons)
-    return try_renderings(runner, base, made, trial, left_out)
+    return try_renderings(runner, base, rendered, trial, left_out)
 
 
 def try_renderings(
@@ -427,26 +427,26 @@ class Runner:
     def _as_is(self, base: Variant) -> tuple[list[Drafted], Overflow | None, bool]:
         """Return the drafts of each prompt, the first number that overflows, and whether Ctrl-C
         left some prompts out. Prompts are added while they do not decide."""
-        drafter, made = base.build(self._teacher.device), list[Drafted]()
+        drafter, drafts = base.build(self._teacher.device), list[Drafted]()
         with Watch(drafter, self._dtype) as watch:
             try:
-                while len(made) < len(self._passages):
-                    new = self._passages[len(made) :]
+                while len(drafts) < len(self._passages):
+                    new = self._passages[len(drafts) :]
                     for passage in self._listener.each(
                         new, "Running the drafter as it is", len(new)
                     ):
                         drafted = draft(
                             drafter, self._teacher, passage, self._k, measured=True, watch=watch
                         )
-                        made.append(drafted)
-                    if not self._is_decided(acceptance_of(_rounds(made), self._k)):
+                        drafts.append(drafted)
+                    if not self._is_decided(acceptance_of(_rounds(drafts), self._k)):
                         self._asked *= 2
                         self._passages = self._answered(self._asked)
             except KeyboardInterrupt:
-                if len(made) < LEAST_PASSAGES:
+                if len(drafts) < LEAST_PASSAGES:
                     raise
-                return made, watch.found, True
-        return made, watch.found, False
+                return drafts, watch.found, True
+        return drafts, watch.found, False
 
     def _is_decided(self, acceptance: TrialAcceptance) -> bool:
         """Whether the prompts tell if the drafter is alive and accepts what is expected."""
@@ -487,12 +487,12 @@ class Runner:
         least = LEAST_GAIN * mean_length(_rounds(drafted))
         if best is None or named[best].gain.difference < least:
             return
-        seen, left = {*named, base.config.aux_layers}, MOST_SEARCHED
+        already, left = {*named, base.config.aux_layers}, MOST_SEARCHED
         reached = self._screened(base.with_config(aux_layers=best))
         available = self._passages[0].states.keys()
         better: Repair | None = None
         while left > 0:
-            step = list(nearby_layers(base, best, available, seen))[:left]
+            step = list(nearby_layers(base, best, available, already))[:left]
             left -= len(step)
             found = [self._screened(repair.variant) for repair in step]
             if not found or max(found) <= reached:
@@ -514,8 +514,8 @@ class Runner:
         too few answers are long enough."""
         keys = {passage.key for passage in self._passages}
         prompts = {key: ids for key, ids in rendering.prompts.items() if key in keys}
-        made = self._teacher.passages(prompts, base.config.aux_layers)
-        theirs = {passage.key: passage for passage in made if len(passage.anchors(self._k))}
+        passages = self._teacher.passages(prompts, base.config.aux_layers)
+        theirs = {passage.key: passage for passage in passages if len(passage.anchors(self._k))}
         pairs = [
             (passage, theirs[passage.key]) for passage in self._passages if passage.key in theirs
         ]

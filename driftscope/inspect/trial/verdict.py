@@ -135,7 +135,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
     """Yield why the drafter is not sound although no repair helps."""
     accepts, ids = trial.acceptance, {result.id for result in found}
     spread, alive = accepts.marginal_interval[0], is_alive(accepts)
-    there = (
+    measured = (
         f"{accepts.marginal[0]:.0%}{between_percent(spread)} at depth 1, {accepts.rounds} rounds"
     )
     if alive is None or (trial.expected_length and reaches(trial) is None):
@@ -144,7 +144,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             title=f"too few prompts to tell whether enough is accepted ({trial.prompts})",
             expected=_EXPECTED if alive is None else _expected(trial),
             rule="the 95% interval over prompts must lie on one side",
-            there=there if alive is None else _length_words(accepts),
+            there=measured if alive is None else _length_words(accepts),
             change=f"give more prompts: --limit {4 * trial.prompts}",
             certainty=Certainty.POSSIBLE,
         )
@@ -167,7 +167,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             title="the drafter was trained too little: it accepts little, and knows it",
             expected=_EXPECTED,
             rule="a mistake in the wiring leaves a drafter surer than it is right; this one is not",
-            there=f"{there}{_confidence_words(trial)}",
+            there=f"{measured}{_confidence_words(trial)}",
             change="train it longer, or on more text like these prompts",
             certainty=Certainty.POSSIBLE,
         )
@@ -177,7 +177,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             title="little is accepted, and the embedding is not this target's",
             expected=_EXPECTED,
             rule=f"none of {len(trial.tried)} repairs explains it",
-            there=there,
+            there=measured,
             change="use a drafter that was trained on this target",
             certainty=Certainty.LIKELY,
         )
@@ -189,7 +189,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             title="little is accepted, and the cause was not found",
             expected=_EXPECTED,
             rule=f"none of {len(trial.tried)} repairs explains it",
-            there=f"{there}{_confidence_words(trial)}",
+            there=f"{measured}{_confidence_words(trial)}",
             change="one of: tensors of another checkpoint, or damaged by a conversion; a "
             "drafter of another target; prompts or a template unlike those of its training",
         )

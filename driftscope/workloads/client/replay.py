@@ -245,21 +245,21 @@ class _Session:
         order, suite = self._order, self._order.suite
         renderer = Renderer(self._lookup, facts)
         self._facts = facts = await facts_for(suite, facts, renderer.count)
-        made = suite.make(facts, prompts=order.prompts, limit=order.limit, seed=self._seed)
-        flat = [prompt for prompts in made.conditions.values() for prompt in prompts]
+        suite_prompts = suite.make(facts, prompts=order.prompts, limit=order.limit, seed=self._seed)
+        flat = [prompt for prompts in suite_prompts.conditions.values() for prompt in prompts]
         tokens = await rendered(renderer, flat)
         without = {id(flat[at]) for at, ids in tokens.items() if ids is None}
         ids_of = {id(flat[at]): ids for at, ids in tokens.items() if ids is not None}
         conditions = {
             name: [prompt for prompt in prompts if id(prompt) not in without]
-            for name, prompts in made.conditions.items()
+            for name, prompts in suite_prompts.conditions.items()
         }
         notes = [
-            *made.notes,
+            *suite_prompts.notes,
             *(
                 f"condition {name} left out: {facts.model}'s template begins with no known BOS"
-                for name in made.conditions
-                if made.conditions[name] and not conditions[name]
+                for name in suite_prompts.conditions
+                if suite_prompts.conditions[name] and not conditions[name]
             ),
         ]
         conditions = {name: prompts for name, prompts in conditions.items() if prompts}

@@ -197,8 +197,8 @@ class RequestSender:
     async def _refused(self, sent: Sent, came: aiohttp.ClientResponse) -> float | None:
         sent.ended = Ended.REFUSED
         if came.status < BAD_STATUS:
-            there = public(came.headers.get("location", "nowhere"))
-            sent.error = f"HTTP {came.status}: a redirect to {there}, which is not followed"
+            location = public(came.headers.get("location", "nowhere"))
+            sent.error = f"HTTP {came.status}: a redirect to {location}, which is not followed"
             return None
         sent.error = f"HTTP {came.status}: {words_of(await came.content.read(MOST_ERROR_BYTES))}"
         if came.status not in RETRIED:

@@ -58,16 +58,16 @@ def plan(
     """
     shots: list[Shot] = []
     for level in levels:
-        mine = list(_pass(conditions, level, repeat, random.Random(f"{seed} {level.words()}")))
-        first = [replace(shot, warmup=True) for shot in mine[:warmup]]
+        of_level = list(_pass(conditions, level, repeat, random.Random(f"{seed} {level.words()}")))
+        first = [replace(shot, warmup=True) for shot in of_level[:warmup]]
         due = [
             when
-            for phase in (first, mine)
+            for phase in (first, of_level)
             for when in _arrivals(level, len(phase), random.Random(f"{seed} arrivals"))
         ]
         shots += [
             replace(shot, order=len(shots) + n, due_s=when)
-            for n, (shot, when) in enumerate(zip([*first, *mine], due, strict=True))
+            for n, (shot, when) in enumerate(zip([*first, *of_level], due, strict=True))
         ]
     return shots
 

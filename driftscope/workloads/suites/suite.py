@@ -120,17 +120,17 @@ class Suite:
             list(prompts) if prompts is not None else prompts_of(self.file.prompts, self.folder)
         )
         originals = originals[: limit or self.file.limit]
-        made: dict[str, list[Prompt]] = {}
+        by_condition: dict[str, list[Prompt]] = {}
         notes: list[str] = []
         for name, transforms in self.conditions.items():
             try:
-                made[name] = [
+                by_condition[name] = [
                     changed(prompt, transforms, facts, f"{seed} {name} {prompt.key}")
                     for prompt in originals
                 ]
             except NotApplicableError as error:
                 notes.append(f"condition {name} left out: {error}")
-        return Made(conditions=made, notes=tuple(notes))
+        return Made(conditions=by_condition, notes=tuple(notes))
 
 
 def changed(

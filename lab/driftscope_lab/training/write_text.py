@@ -221,19 +221,19 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.environ |= {"VLLM_PLUGINS": "none", "VLLM_CPU_KVCACHE_SPACE": "2"}
     options.output.mkdir(parents=True, exist_ok=True)
-    there = len(list(options.output.glob(f"{options.seed}-*.jsonl")))
-    seed = 10_000 * options.seed + there
+    files = len(list(options.output.glob(f"{options.seed}-*.jsonl")))
+    seed = 10_000 * options.seed + files
     writer = Writer(options.target, options.device, seed)
     began, whole = time.monotonic(), list[Draft]()
     for one in writer.write(seed, began + options.seconds):
         whole.append(one)
         if len(whole) == PER_FILE:
-            _end_file(whole, options, there, began)
-            there += 1
-            if there >= options.files:
+            _end_file(whole, options, files, began)
+            files += 1
+            if files >= options.files:
                 break
-    if whole and there < options.files:
-        _end_file(whole, options, there, began)
+    if whole and files < options.files:
+        _end_file(whole, options, files, began)
     return 0
 
 

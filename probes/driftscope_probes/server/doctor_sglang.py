@@ -110,8 +110,8 @@ def draft_classes(folder: Path) -> Mapping[str, str]:
             continue
         for branch in (part for part in ast.walk(function) if isinstance(part, ast.If)):
             names = [*_strings(branch.test), *_strings_named(branch.test, tree)]
-            made = [name for part in branch.body for name in _assigned(part)]
-            found |= {name: made[-1] for name in names if made and name not in found}
+            assigned = [name for part in branch.body for name in _assigned(part)]
+            found |= {name: assigned[-1] for name in names if assigned and name not in found}
     return found
 
 

@@ -43,8 +43,8 @@ class AheadSampler(Sampler):
 
     def take(self) -> bool:
         """See Sampler."""
-        taken, self._decided = self.ahead(), None
-        return taken and self.recording
+        is_recorded, self._decided = self.ahead(), None
+        return is_recorded and self.recording
 
 
 LAST = -1

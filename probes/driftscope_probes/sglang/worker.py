@@ -192,7 +192,7 @@ class RecordedWorker(TimedWorker):
         lost = [n in without and not is_own_name(n) for n in names]
         chosen = self._selection.chosen(names)
         if chosen is not None:
-            lost = [is_lost and bool(mine) for is_lost, mine in zip(lost, chosen, strict=True)]
+            lost = [is_lost and bool(keep) for is_lost, keep in zip(lost, chosen, strict=True)]
         if any(lost):
             self._writer.count_dropped(WITHOUT_FIRST_DEPTH, sum(lost))
 

@@ -172,8 +172,8 @@ def _observe(scheduler: Any) -> None:
     if guard.fault is not None:
         with contextlib.suppress(Exception):
             run, role = Path(os.environ["DRIFTSCOPE_TRACE"]), _role(scheduler)
-            mine = has_begun(run, run_id_of(scheduler.vllm_config))
-            leave_note(run, guard.fault, role, begun=mine)
+            is_own_run = has_begun(run, run_id_of(scheduler.vllm_config))
+            leave_note(run, guard.fault, role, begun=is_own_run)
     if (fault := guard.fault or down) is not None:
         report_down(scheduler, fault)
 
