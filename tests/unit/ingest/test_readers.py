@@ -254,7 +254,7 @@ def test_a_file_that_no_tool_writes_is_one_error(tmp_path: Path, content: str, w
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not readable"):
         ingest(tmp_path / "none")
-    with pytest.raises(UsageError, match="no such format; there are .*vllm-requests"):
+    with pytest.raises(UsageError, match=r"no such format; there are .*vllm-requests"):
         ingest(SAMPLES / "vllm-bench.json", "excel")
 
 
