@@ -187,7 +187,7 @@ def common_name(name: str) -> str:
     return f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name
 
 
-def _text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a config with the fields of its text model, if that has its own, at the top level."""
     nested = config.get("text_config")
     return {**config, **nested} if isinstance(nested, dict) else config
@@ -219,7 +219,7 @@ class MtpHeads:
 
 def heads_wanted(config: Mapping[str, Any]) -> int | None:
     """Return how many heads a config says that there are; None if it says nothing."""
-    for fields in (config, _text_fields(config)):
+    for fields in (config, text_fields(config)):
         for name in COUNTS:
             value = fields.get(name)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -234,7 +234,7 @@ def find_heads(config: Mapping[str, Any], names: Collection[str]) -> MtpHeads | 
     Their names have a part that begins with `mtp`, and a number after it if there may be several;
     or they are layers that are numbered on from the target's.
     """
-    row, last = row_of(drafter_architecture(config)), _text_fields(config).get("num_hidden_layers")
+    row, last = row_of(drafter_architecture(config)), text_fields(config).get("num_hidden_layers")
     if row is None or row.family is not Family.MTP:
         return None
     heads, shared = dict[int, dict[str, str]](), dict[str, str]()
@@ -422,7 +422,7 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     found = recognise(raw, [name.removeprefix(prefix) for name in files.names])
     fields, tensors, sizes = raw, dict[str, StoredTensor](), tuple[str, ...]()
     if found.family is Family.MTP:
-        heads, fields, sizes = find_heads(raw, files.names), dict(_text_fields(raw)), _SIZES[:1]
+        heads, fields, sizes = find_heads(raw, files.names), dict(text_fields(raw)), _SIZES[:1]
         for wanted in heads.names if heads else ():
             tensor = files.tensor(wanted)
             if tensor is None:
@@ -470,7 +470,7 @@ def with_tensors(drafter: DrafterFiles, opening: Opening = CAREFUL) -> DrafterFi
 
 def _drafter_fields(raw: dict[str, Any]) -> Mapping[str, Any]:
     """Return the fields that an engine sees."""
-    return _text_fields(engine_fields(raw))
+    return text_fields(engine_fields(raw))
 
 
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
@@ -557,7 +557,7 @@ def open_target(name: str, opening: Opening = CAREFUL) -> TargetFiles:
     pickled = not safe and opening.read_pickle is not None and bool(weight_pickles(folder))
     files = find_tensors(folder, opening) if safe or pickled else None
     target = TargetFiles(
-        folder=folder, raw=raw, fields=_text_fields(raw), files=files, pickled=pickled
+        folder=folder, raw=raw, fields=text_fields(raw), files=files, pickled=pickled
     )
     _ = target.layers, target.hidden_size, target.vocab_size
     return target

@@ -26,7 +26,7 @@ from pathlib import Path
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
 from driftscope.errors import CheckpointError, DriftscopeError, Unknown
-from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.checkpoints import open_drafter, text_fields
 from driftscope.inspect.checks.result import CheckLevel, Inspected
 from driftscope.inspect.checks.tensors import check_heads
 from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
@@ -53,6 +53,7 @@ MTP = "mtp"
 """vLLM's name of the method for the heads of DeepSeek, MiMo and others, each with a name of its own
 that ends like this."""
 SUFFIX = "suffix"
+DRAFT_MODEL = "draft_model"
 _RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _DRAFTERS = "_SPECULATIVE_DECODING_MODELS"
 """vLLM's table of the drafters' architectures: architecture -> (module, class)."""
@@ -492,15 +493,26 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     if given.get(_TOKENS) is None and method in _COUNTED_BY_HAND and not _OWN_COUNT & set(config):
         hint = f'add "{_TOKENS}": 3, or as many as the drafter was trained for'
         return problem("drafter", f"vLLM asks for {_TOKENS} with method {method}", hint)
-    if config and kinds[0].model and (fault := _fault_of(folder, config, method, classes)):
-        return fault
     if not kinds[0].model:
         return ExaminedItem(
             topic="drafter", ok=True, detail=f"{kinds[0].name}: acceptance and timing"
         )
+    if fault := _fault_of(folder, config, method, classes):
+        return fault
+    own, targets = (text_fields(one).get("vocab_size") for one in (config, config_of(target)))
+    same = method != DRAFT_MODEL or bool(given.get(_OTHER_WORDS))
+    if not same and None not in (own, targets) and own != targets:
+        words = f"the draft model has a vocabulary of {own} tokens, the target of {targets}"
+        return problem("drafter", words, f"vLLM refuses this without {_OTHER_WORDS}")
     name = _class_of(config, method, classes)
     detail = f"{kinds[0].name}{f' ({name})' if name else ''}: {_INSIDE}, {_FOUND}"
-    return ExaminedItem(topic="drafter", ok=True, detail=detail)
+    unseen = "" if config else f"; {folder} has no config here, so its class is not examined"
+    return ExaminedItem(topic="drafter", ok=True, detail=detail + unseen)
+
+
+_CONFIGS = ("config.json", "params.json")
+"""Names under which vLLM looks for a model's config."""
+_OTHER_WORDS = "use_heterogeneous_vocab"
 
 
 _BY_NAME = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
@@ -587,8 +599,12 @@ def _fault_of(
     folder: str, config: Mapping[str, object], method: str, classes: Mapping[str, str]
 ) -> ExaminedItem | None:
     """Return why vLLM would not serve this drafter, or why nothing that it drafts is accepted."""
+    if not config:
+        empty = Path(folder).is_dir() and not any(Path(folder, name).exists() for name in _CONFIGS)
+        hint = "give the folder of a drafter in Hugging Face's layout"
+        return problem("drafter", f"{folder} has no config.json", hint) if empty else None
     architecture = drafter_architecture(config, method)
-    if classes and architecture not in classes:
+    if classes and architecture not in classes and method != DRAFT_MODEL:
         named = ", ".join(architectures_of(config)) or config.get("model_type") or "none"
         looked = f"vLLM looks up {architecture}" if architecture else "vLLM has no class for it"
         detail = f"{named} with method {method}: {looked}, which it does not register"

@@ -69,6 +69,7 @@ def case(number: str, kind: str, source: str, right: str, *steps: Step, slow: bo
 LOGS, RESULTS, PAGES = "server logs", "result files", "metrics pages"
 FILES, OPTIONS, TEXT, BOARDS = "checkpoints", "server options", "kinds of text", "boards and alerts"
 _EAGLE3 = '{"method": "eagle3", "model": "%s", "num_speculative_tokens": 3}'
+_DRAFTS = _EAGLE3.replace("eagle3", "draft_model")
 _CRASH = ("bug in driftscope", "Traceback")
 
 CASES: tuple[Case, ...] = (
@@ -787,6 +788,27 @@ CASES: tuple[Case, ...] = (
             r"vLLM +– +5,200 +2\.52 .*SGLang +– +– +1\.00 ",
             "SGLang: nothing is accepted",
         ),
+    ),
+    case(
+        "87",
+        OPTIONS,
+        "guides for draft models: Llama-3.2-1B beside Llama-3.1-8B, and beside Qwen3",
+        "any model drafts that has the target's vocabulary; another is refused",
+        typed("doctor 22/target", "^ready", r"draft model \(Llama", config=_DRAFTS % "23/target"),
+        typed(
+            "doctor 30/target",
+            "^not ready .*a vocabulary of 2004 tokens, the target of 2374",
+            code=1,
+            config=_DRAFTS % "23/target",
+        ),
+    ),
+    case(
+        "88",
+        OPTIONS,
+        "a folder of GGUF or of an adapter given as the drafter",
+        "vLLM finds no config there; what is not on this machine is not examined",
+        typed("doctor 22/target", "^not ready .*no config.json", code=1, config=_EAGLE3 % "40"),
+        typed("doctor 22/target", "its class is not examined", config=_EAGLE3 % "some/drafter"),
     ),
     case(
         "rules",

@@ -78,9 +78,9 @@ def _write(folder: Path, module: str, text: str) -> None:
         file.write(text)
 
 
-def _answer(**speculation: object) -> str:
+def _answer(target: str = "some/model", **speculation: object) -> str:
     given = {"num_speculative_tokens": 3, **speculation}
-    checks = examine_server(VLLM, "some/model", ["--speculative-config", json.dumps(given)])
+    checks = examine_server(VLLM, target, ["--speculative-config", json.dumps(given)])
     return verdict([check for check in checks if check.topic != "plugin"]).detail
 
 
@@ -125,6 +125,38 @@ def test_whether_a_drafter_is_ready_to_be_recorded(
     answer = _answer(method=method, **model)
     assert all(word in answer for word in words)
     assert answer.startswith("ready")
+
+
+def _saved(folder: Path, **config: object) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def test_a_draft_model_is_any_model_with_the_vocabulary_of_its_target(
+    vllm: Path, tmp_path: Path
+) -> None:
+    llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    target = _saved(tmp_path / "target", **llama, vocab_size=128)
+    small = _saved(tmp_path / "small", **llama, vocab_size=128)
+    other = _saved(tmp_path / "other", **llama, text_config={"vocab_size": 100})
+    answers = [
+        _answer(target, method="draft_model", model=model, **more)
+        for model, more in ((small, {}), (other, {}), (other, {"use_heterogeneous_vocab": True}))
+    ]
+    assert answers[0].startswith("ready") and "draft model (LlamaForCausalLM)" in answers[0]
+    assert "a vocabulary of 100 tokens, the target of 128" in answers[1]
+    assert answers[2].startswith("ready")
+
+
+def test_a_drafter_that_is_not_here_is_not_examined(vllm: Path, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "has no config.json" in _answer(method="eagle3", model=str(tmp_path))
+    (tmp_path / "params.json").write_text("{}")  # as Mistral publishes models
+    answers = [_answer(method="eagle3", model=model) for model in (str(tmp_path), "some/drafter")]
+    assert all(
+        answer.startswith("ready") and "its class is not examined" in answer for answer in answers
+    )
 
 
 def test_a_method_that_vllm_does_not_have_is_not_ready(vllm: Path) -> None:
