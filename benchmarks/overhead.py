@@ -97,10 +97,12 @@ def print_within(record: Record) -> None:
     for state in STATES[1:]:
         fixed = record["fixed"].get(state)
         drawn = turns.Drawn(**record["drawn"][state])
-        print(f"  {state:12}  {_told(rounds, state, fixed, drawn)}", flush=True)
+        print(f"  {state:12}  {_result_line(rounds, state, fixed, drawn)}", flush=True)
 
 
-def _told(rounds: list[turns.Round], state: str, fixed: Record | None, drawn: turns.Drawn) -> str:
+def _result_line(
+    rounds: list[turns.Round], state: str, fixed: Record | None, drawn: turns.Drawn
+) -> str:
     found = turns.ratios(rounds, state)
     hooks, (low, high) = turns.trimmed_mean(found), turns.interval(found)
     line = f"hooks {hooks:.4f} ({low:.4f}-{high:.4f})"

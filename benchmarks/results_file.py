@@ -81,7 +81,7 @@ class ResultsFile:
         """
         self._path = path
         self.device = device
-        kept = {} if again else read(path)
+        kept = {} if again else read_result(path)
         if kept.get("device", device) != device:
             raise SystemExit(f"{path} is of device {kept['device']}: use another file, or --again")
         self.facts: dict[str, Any] = kept
@@ -111,7 +111,7 @@ class ResultsFile:
             partial.replace(self._path)
 
 
-def read(path: Path | None) -> dict[str, Any]:
+def read_result(path: Path | None) -> dict[str, Any]:
     """Return the content of a file; {} if there is none."""
     if path is None or not path.is_file():
         return {}

@@ -190,7 +190,7 @@ def _records() -> tuple[dict[str, Schema], Schema]:
     return found, definitions
 
 
-def _named(kind: str) -> Schema:
+def _document_schema(kind: str) -> Schema:
     content = _records()[0][kind] if kind in RECORDS else CONTENTS[kind]
     more: Mapping[str, Schema] = {
         "kind": {"const": kind},
@@ -207,7 +207,7 @@ def _named(kind: str) -> Schema:
 
 def schema_of(kind: str) -> Schema:
     """Return the JSON Schema of a kind of document."""
-    return {**_named(kind), "$defs": _records()[1]}
+    return {**_document_schema(kind), "$defs": _records()[1]}
 
 
 def page() -> str:
@@ -216,7 +216,7 @@ def page() -> str:
         {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": "Documents of driftscope",
-            "oneOf": [_named(kind) for kind in (*RECORDS, *CONTENTS)],
+            "oneOf": [_document_schema(kind) for kind in (*RECORDS, *CONTENTS)],
             "$defs": _records()[1],
         }
     )

@@ -251,7 +251,7 @@ class SimulatedRounds:
     sure: Floats
 
 
-def written(random: RandomState) -> SimulatedText:
+def simulated_text(random: RandomState) -> SimulatedText:
     """Return text with easy and hard stretches."""
     state = random.standard_normal(REQUESTS)
     logit = np.empty((REQUESTS, TOKENS + K + 1))
@@ -355,7 +355,7 @@ def what_if(server: tuple[Verify, bool], seed: int) -> Figures:
         depth_ms=random.uniform(0.2, 1.2),
         weights=AS_SERVED,
     )
-    text = written(random)
+    text = simulated_text(random)
     whole = served(text, 0.0)
     machines = [RandomState(seed) if steady else random for _ in range(2)]
     runs = [recorded(world, k, one) for k, one in zip((K, 1), machines, strict=True)]

@@ -64,12 +64,14 @@ HARDER, FARTHER = -1.6, -0.5
 """Logit shifts of the harder label, and of each doubling of the context."""
 
 
-def one(tokens: tuple[int, int] = WIDE, **more: Any) -> Truth:
+def one_label(tokens: tuple[int, int] = WIDE, **more: Any) -> Truth:
     """Return a run of one label with prompts of these lengths."""
     return replace(BASE, prompts=(Prompts(label="chat", tokens=tokens),), **more)
 
 
-def two(first: tuple[int, int], second: tuple[int, int], shift: float = 0.0, **more: Any) -> Truth:
+def two_labels(
+    first: tuple[int, int], second: tuple[int, int], shift: float = 0.0, **more: Any
+) -> Truth:
     """Return a run of two labels with these lengths; the second is harder by `shift`."""
     kinds = (Prompts(label="chat", tokens=first), Prompts(label="code", tokens=second, shift=shift))
     return replace(BASE, prompts=kinds, **more)
@@ -79,26 +81,32 @@ CONTEXT, LABEL, EITHER = "long_context_collapse", "template_sensitivity", "conte
 RULES = {CONTEXT: long_context_collapse, LABEL: template_sensitivity, EITHER: context_or_label}
 NEITHER = {CONTEXT: NEVER, LABEL: NEVER, EITHER: NEVER}
 WORLDS: dict[str, tuple[Truth, Mapping[str, Bound]]] = {
-    "healthy, one label": (one(), NEITHER),
-    "healthy, same contexts": (two(WIDE, WIDE), NEITHER),
-    "healthy, some contexts shared": (two(LOWER, UPPER), NEITHER),
-    "healthy, no context shared": (two(SHORT, LONG), NEITHER),
-    "label, same contexts": (two(WIDE, WIDE, HARDER), {CONTEXT: NEVER, LABEL: FOUND}),
-    "label, some contexts shared": (two(LOWER, UPPER, HARDER), {CONTEXT: NEVER, LABEL: MOSTLY}),
-    "label, no context shared": (two(SHORT, LONG, HARDER), {CONTEXT: NEVER, EITHER: FOUND}),
-    "context, one label": (one(context=FARTHER), {CONTEXT: FOUND, LABEL: NEVER}),
-    "context, same contexts": (two(WIDE, WIDE, context=FARTHER), {CONTEXT: FOUND, LABEL: NEVER}),
-    "context, some contexts shared": (two(LOWER, UPPER, context=FARTHER), {LABEL: NEVER}),
+    "healthy, one label": (one_label(), NEITHER),
+    "healthy, same contexts": (two_labels(WIDE, WIDE), NEITHER),
+    "healthy, some contexts shared": (two_labels(LOWER, UPPER), NEITHER),
+    "healthy, no context shared": (two_labels(SHORT, LONG), NEITHER),
+    "label, same contexts": (two_labels(WIDE, WIDE, HARDER), {CONTEXT: NEVER, LABEL: FOUND}),
+    "label, some contexts shared": (
+        two_labels(LOWER, UPPER, HARDER),
+        {CONTEXT: NEVER, LABEL: MOSTLY},
+    ),
+    "label, no context shared": (two_labels(SHORT, LONG, HARDER), {CONTEXT: NEVER, EITHER: FOUND}),
+    "context, one label": (one_label(context=FARTHER), {CONTEXT: FOUND, LABEL: NEVER}),
+    "context, same contexts": (
+        two_labels(WIDE, WIDE, context=FARTHER),
+        {CONTEXT: FOUND, LABEL: NEVER},
+    ),
+    "context, some contexts shared": (two_labels(LOWER, UPPER, context=FARTHER), {LABEL: NEVER}),
     "context, no context shared": (
-        two(SHORT, LONG, context=FARTHER),
+        two_labels(SHORT, LONG, context=FARTHER),
         {LABEL: NEVER, EITHER: FOUND},
     ),
     "both, same contexts": (
-        two(WIDE, WIDE, HARDER, context=FARTHER),
+        two_labels(WIDE, WIDE, HARDER, context=FARTHER),
         {CONTEXT: FOUND, LABEL: FOUND},
     ),
-    "acceptance falls along the answer": (one((60, 400), rounds=100, along=-0.3), NEITHER),
-    "both, some contexts shared": (two(LOWER, UPPER, HARDER, context=FARTHER), {}),
+    "acceptance falls along the answer": (one_label((60, 400), rounds=100, along=-0.3), NEITHER),
+    "both, some contexts shared": (two_labels(LOWER, UPPER, HARDER, context=FARTHER), {}),
 }
 """Truths, and bounds on how often each rule speaks."""
 
@@ -127,7 +135,7 @@ def _run(label: str, groups: Groups, length: float = 1.0, rounds: int = 1) -> An
 
 def groups_of(truth: Truth) -> Groups:
     """Return the groups of `truth` by context and label, as in a trace."""
-    rounds, power, label, place = _drawn(truth)
+    rounds, power, label, place = _simulated_rounds(truth)
     names = [str(kind.label) for kind in truth.prompts]
     powers, context = np.unique(power, return_inverse=True)
     cells = Cells(
@@ -160,7 +168,7 @@ def _verified(truth: Truth) -> Iterator[tuple[int, Chunk, np.ndarray]]:
         first += len(chunk.kind)
 
 
-def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
+def _simulated_rounds(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
     """Return the rounds by request and range of contexts, with the power of two, the label and the
     place in the answer of each row."""
     keys, accepted, kinds, lengths = [], [], [], []
@@ -181,7 +189,7 @@ def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
     worlds=WORLDS,
     wanted=lambda world: world[1],
 )
-def named(world: tuple[Truth, Mapping[str, Bound]], seed: int) -> Figures:
+def rules_of_run(world: tuple[Truth, Mapping[str, Bound]], seed: int) -> Figures:
     """Return which rules speak of one run."""
     case = case_of(_anew(world[0], seed))
     return {name: entry(case) is not None for name, entry in RULES.items()}

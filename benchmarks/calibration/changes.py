@@ -160,7 +160,7 @@ WORLDS = {
 }
 
 
-def drawn(world: ChangeWorld, seed: int) -> Series:
+def series_of(world: ChangeWorld, seed: int) -> Series:
     """Draw one run."""
     random = RandomState(seed)
     n = world.requests
@@ -236,7 +236,7 @@ def _reported(world: ChangeWorld) -> dict[str, Bound]:
 def over_time(world: ChangeWorld, seed: int) -> Figures:
     """Return what is reported of one run: a drop, one of high severity, acceptance that moves with
     traffic, and a fall of a fifth with the traffic that asks for a look."""
-    result = changes(drawn(world, seed))
+    result = changes(series_of(world, seed))
     fall = fall_of(result)
     return {
         "called": drop_of(result) is not None,

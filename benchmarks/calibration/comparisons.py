@@ -178,7 +178,7 @@ class ComparisonWorld:
         }
 
 
-def _other(run: Truth, **facts: Any) -> Truth:
+def _second_run(run: Truth, **facts: Any) -> Truth:
     return replace(run, seed=9, **facts)
 
 
@@ -197,7 +197,7 @@ def _labelled(code: float) -> tuple[Prompts, ...]:
 
 
 ONE_LENGTH = replace(RUN, prompts=(Prompts(tokens=(512, 512)),))
-HARDER = _other(RUN, prompts=(Prompts(tokens=(512, 512), shift=-0.6),), prompts_seed=12)
+HARDER = _second_run(RUN, prompts=(Prompts(tokens=(512, 512), shift=-0.6),), prompts_seed=12)
 """Other prompts, harder ones, of the same length."""
 ALONG = replace(RUN, requests=120, prompts=(Prompts(tokens=(40, 60)),), context=-0.45, between=0.3)
 """Acceptance that falls with the position in the answer."""
@@ -209,47 +209,47 @@ NO_WORSE = (Answer.YES, Answer.CANNOT_TELL)
 WORLDS: dict[str, ComparisonWorld] = {
     "A1 hardest prompts missing": ComparisonWorld(
         first=MANY,
-        second=_other(MANY, conditional=WORSE),
-        twin=_other(MANY),
+        second=_second_run(MANY, conditional=WORSE),
+        twin=_second_run(MANY),
         missing=0.09,
         allowed=(Answer.NO, Answer.CANNOT_TELL),
         right=Answer.YES,
     ),
     "A4a longer answers": ComparisonWorld(
         first=ALONG,
-        second=_other(ALONG, rounds=60),
-        twin=_other(ALONG, conditional=tuple(0.85 * rate for rate in WORSE)),
+        second=_second_run(ALONG, rounds=60),
+        twin=_second_run(ALONG, conditional=tuple(0.85 * rate for rate in WORSE)),
     ),
     "A4b more sampled requests": ComparisonWorld(
         first=replace(RUN, prompts=_sampled(0.2)),
-        second=_other(RUN, prompts=_sampled(0.6)),
-        twin=_other(RUN, prompts=_sampled(0.2), conditional=WORSE),
+        second=_second_run(RUN, prompts=_sampled(0.6)),
+        twin=_second_run(RUN, prompts=_sampled(0.2), conditional=WORSE),
     ),
     "A6 smaller K": ComparisonWorld(
         first=replace(RUN, k=8, conditional=(0.8,) * 8),
-        second=_other(RUN, k=3, conditional=(0.8,) * 3),
+        second=_second_run(RUN, k=3, conditional=(0.8,) * 3),
         allowed=NO_WORSE,
-        twin=_other(RUN, k=3, conditional=(0.65,) * 3),
+        twin=_second_run(RUN, k=3, conditional=(0.65,) * 3),
     ),
     "A7 other prompts of one length": ComparisonWorld(
-        first=ONE_LENGTH, second=HARDER, twin=_other(ONE_LENGTH, conditional=WORSE)
+        first=ONE_LENGTH, second=HARDER, twin=_second_run(ONE_LENGTH, conditional=WORSE)
     ),
     "A7 the same, without digests": ComparisonWorld(
         first=replace(ONE_LENGTH, digests=False),
         second=replace(HARDER, digests=False),
-        twin=_other(RUN, digests=False, conditional=WORSE),
+        twin=_second_run(RUN, digests=False, conditional=WORSE),
         twin_of=replace(RUN, digests=False),
     ),
     "another load, the same prompts": ComparisonWorld(
         first=RUN,
-        second=_other(RUN, batches=(24,)),
+        second=_second_run(RUN, batches=(24,)),
         allowed=NO_WORSE,
-        twin=_other(RUN, batches=(24,), conditional=WORSE),
+        twin=_second_run(RUN, batches=(24,), conditional=WORSE),
     ),
     "A16 few sessions, another mix": ComparisonWorld(
         first=SESSIONS,
-        second=_other(SESSIONS, prompts=_labelled(0.65), prompts_seed=12),
-        twin=_other(SESSIONS, conditional=WORSE),
+        second=_second_run(SESSIONS, prompts=_labelled(0.65), prompts_seed=12),
+        twin=_second_run(SESSIONS, conditional=WORSE),
     ),
 }
 GATES = {

@@ -92,7 +92,7 @@ def text_of(log: Log, seed: int) -> str:
     return "\n".join(rows)
 
 
-def _told(log: Log) -> dict[str, Bound]:
+def _expected(log: Log) -> dict[str, Bound]:
     if not (log.over_time or log.with_usage):
         return {"over_time": NEVER, "with_load": NEVER}
     return {"over_time" if log.over_time else "with_load": MOSTLY}
@@ -102,7 +102,7 @@ def _told(log: Log) -> dict[str, Bound]:
     "server_logs",
     "Logs of servers, {trials} each: share that shows a change of acceptance",
     worlds=LOGS,
-    wanted=_told,
+    wanted=_expected,
 )
 def logs(log: Log, seed: int) -> Figures:
     """Return whether one log shows a change over time, or with the load or the context."""

@@ -234,7 +234,7 @@ def _runs_as_served(seed: int) -> Figures:
     }
 
 
-def _wanted(servers: Servers | None) -> dict[str, Bound]:
+def _bounds_of(servers: Servers | None) -> dict[str, Bound]:
     wanted = {
         Answer.YES: {"yes": FOUND, "no": NEVER},
         Answer.NO: {"no": FOUND, "yes": NEVER},
@@ -247,7 +247,7 @@ def _wanted(servers: Servers | None) -> dict[str, Bound]:
     "speed",
     "Whether speculation pays: answers of {trials} measurements of 24 prompts",
     worlds=WORLDS,
-    wanted=_wanted,
+    wanted=_bounds_of,
 )
 def decisions(servers: Servers | None, seed: int) -> Figures:
     """Return whether one measurement says that speculation pays or costs time, whether its interval

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results_file import REPO, ResultsFile, read
+from benchmarks.results_file import REPO, ResultsFile, read_result
 
 SOURCES = (".", "probes", "reports", "lab", "tests")
 """Folders for PYTHONPATH of every stage, ahead of existing entries, relative to the repository."""
@@ -76,7 +76,7 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
     path = options.out / f"{name}.json"
     if options.again:
         path.unlink(missing_ok=True)
-    had = read(path)
+    had = read_result(path)
     if had.get("device", options.device) != options.device:
         words = f"{path} is of device {had['device']}: use another --out, or --again"
         return Result(stage=name, state="FAILED", words=words)
@@ -87,7 +87,7 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
         return Result(stage=name, state="CANNOT RUN", words=why)
     began, seconds = time.monotonic(), options.seconds or SECONDS[name]
     code = _run(name, seconds, options)
-    took_s, found = time.monotonic() - began, read(path)
+    took_s, found = time.monotonic() - began, read_result(path)
     if found.get("complete") and code == 0:
         state, words = ("MISSED" if found["ok"] is False else "ok"), found["verdict"]
     elif code is None or code == 0:

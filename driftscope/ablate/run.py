@@ -67,12 +67,12 @@ class AttentionEdit:
         def edit(layer: int, weights: Tensor) -> Tensor:
             if self._kind is AttentionChange.RESTORE_SINK:
                 return self._with_first_share(layer, weights)
-            kept = weights * self._seen(depth, weights.shape[-1])
+            kept = weights * self._visible(depth, weights.shape[-1])
             return kept / kept.sum(-1, keepdim=True).clamp_min(_LEAST)
 
         return edit
 
-    def _seen(self, depth: int, slots: int) -> Tensor:
+    def _visible(self, depth: int, slots: int) -> Tensor:
         """Return which slots are seen, [A or 1, slots]; slots of the context come first."""
         at = torch.arange(slots, device=self._anchors.device)
         if self._kind is AttentionChange.HIDE_CHAIN:

@@ -470,11 +470,11 @@ class _Checker:
         elif isinstance(node, exp.And | exp.Or):
             self.need(ValueType.TRUTH, *node.flatten(), within=node)
         elif type(node) in COMPARISONS:
-            self._alike(node, node.this, node.expression)
+            self._same_kind(node, node.this, node.expression)
         elif isinstance(node, exp.Between):
-            self._alike(node, node.this, node.args["low"], node.args["high"])
+            self._same_kind(node, node.this, node.args["low"], node.args["high"])
         elif isinstance(node, exp.In):
-            self._alike(node, node.this, *node.expressions)
+            self._same_kind(node, node.this, *node.expressions)
             if not node.expressions:
                 raise self._refused("lacks a list in brackets, as in k in (2, 4)", node)
         elif isinstance(node, _PATTERNS):
@@ -507,7 +507,9 @@ class _Checker:
                 what = "is no margin; no_worse needs one between 0% and 100%, such as 5%"
                 raise self._refused(what, margin)
 
-    def _alike(self, node: exp.Expression, first: exp.Expression, *others: exp.Expression) -> None:
+    def _same_kind(
+        self, node: exp.Expression, first: exp.Expression, *others: exp.Expression
+    ) -> None:
         kinds = {operand: self.kind_of(operand) for operand in (first, *others)}
         wanted = next(
             (kind for kind in kinds.values() if kind != ValueType.FIGURE), ValueType.FIGURE

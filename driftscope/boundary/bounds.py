@@ -149,7 +149,9 @@ def _error_words(error: ValidationError) -> str:
     name = ".".join(str(part) for part in first["loc"] if part != "[key]") or "the file"
     if first["type"] in ("missing", "missing_argument"):
         return f"{name} is missing"
-    return f"{name} is {_shown(first['input'])}, not {_wanted(first['type'], first['msg'])}"
+    return (
+        f"{name} is {_short_text(first['input'])}, not {_requirement(first['type'], first['msg'])}"
+    )
 
 
 _WANTED = {
@@ -166,11 +168,11 @@ _WANTED = {
 """Words for the expected value, by pydantic's error type."""
 
 
-def _wanted(kind: str, message: str) -> str:
+def _requirement(kind: str, message: str) -> str:
     return _WANTED.get(kind) or message.partition(" should ")[2].removeprefix("be ")
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     text = dumps(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
 

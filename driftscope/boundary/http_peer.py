@@ -259,15 +259,15 @@ class _Connections(urllib.request.HTTPSHandler):
         self._open: list[socket.socket] = []
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._made(http.client.HTTPConnection), request)
+        return self.do_open(self._connector(http.client.HTTPConnection), request)
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         connection = functools.partial(http.client.HTTPSConnection, context=self._tls)
-        return self.do_open(self._made(connection), request)
+        return self.do_open(self._connector(connection), request)
 
     http_request = urllib.request.AbstractHTTPHandler.do_request_
 
-    def _made(self, kind: Callable[..., http.client.HTTPConnection]) -> Any:
+    def _connector(self, kind: Callable[..., http.client.HTTPConnection]) -> Any:
         def made(host: str, **options: Any) -> http.client.HTTPConnection:
             connection = kind(host, **options)
             connect = connection.connect

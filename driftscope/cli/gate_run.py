@@ -80,7 +80,7 @@ _OF_REPLAYS = {"nothing_accepted": "replay_accepts_nothing"}
 class CaseFindings:
     """Findings about one run or replay, as rules ask for them."""
 
-    made: Sequence[Finding]
+    findings: Sequence[Finding]
     case: Any
     kind: SubjectKind
 
@@ -104,7 +104,7 @@ class CaseFindings:
                     f"{' and '.join(GATED)}"
                 )
             return None
-        figure, made = self._deciding(name), [f for f in self.made if f.id == name]
+        figure, made = self._deciding(name), [f for f in self.findings if f.id == name]
         if figure is not None:
             return None if figure.is_open else bool(made)
         if made:
@@ -133,7 +133,7 @@ class CaseFindings:
     def _at_least(self, severity: str) -> list[Finding]:
         order = list(Severity)
         worst = order[: order.index(Severity(severity)) + 1]
-        return [f for f in self.made if f.severity in worst]
+        return [f for f in self.findings if f.severity in worst]
 
     def _surely(self, made: Sequence[Finding]) -> bool | None:
         """Return whether one of these findings is certain; None if there are only uncertain ones,
@@ -165,7 +165,7 @@ def facts_of(
         for case in cases:
             label, figures = case.run.label, figures_of(case.run)
             run_findings = [f for f in analysis.findings if f.runs[-1] == label]
-            findings = CaseFindings(made=run_findings, case=case, kind=kind)
+            findings = CaseFindings(findings=run_findings, case=case, kind=kind)
             facts = RunFacts(
                 run=figures,
                 baseline=before if is_replay is (kind is SubjectKind.REPLAY) else None,

@@ -130,7 +130,7 @@ def _not_run(reason: str, expected: str) -> CheckResult:
         title="the drafter was not run, and no repair was tried",
         expected=expected,
         rule="driftscope.inspect.reference",
-        there=reason,
+        found=reason,
     )
 
 

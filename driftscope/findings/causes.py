@@ -759,7 +759,7 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
             Suspect(
                 cause=cause.words,
                 check=cause.check,
-                seen=look.words,
+                observed=look.words,
                 supported=verdict in (CauseVerdict.SHOWN, CauseVerdict.SUPPORTED),
             )
             for cause, look in looked

@@ -106,7 +106,7 @@ class Suspect:
     cause: str
     check: str
     """Command or config field that confirms or excludes it."""
-    seen: str = ""
+    observed: str = ""
     """Evidence of the run itself; empty if nothing recorded bears on it."""
     supported: bool = False
     """Whether the evidence supports the cause."""

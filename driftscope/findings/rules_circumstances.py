@@ -185,7 +185,7 @@ def long_context_collapse(case: Case) -> Finding | None:
     if not contrast.loses(COLLAPSE_BELOW.value):
         return None
     groups = usable(case.run.groups.context)
-    long = _named(groups, contrast.second)
+    long = _groups_called(groups, contrast.second)
     trust, because = _trust(contrast, COLLAPSE_BELOW.value)
     return Finding(
         severity=Severity.HIGH,
@@ -261,7 +261,8 @@ def template_sensitivity(case: Case) -> Finding | None:
         else "Labels differ for every drafter: compare with another drafter on the same prompts "
         "(driftscope compare) before you blame this one or its template.",
         cost_tps=case.cost_of_losing(
-            groups if len(groups) == 2 else _named(groups, contrast.second), contrast.first_length
+            groups if len(groups) == 2 else _groups_called(groups, contrast.second),
+            contrast.first_length,
         ),
     )
 
@@ -399,7 +400,7 @@ def _range(names: Sequence[str]) -> str:
     return f"{names[0].split(' to ')[0]} to {names[-1].split(' to ')[-1]}"
 
 
-def _named(groups: Sequence[Group], name: str) -> list[Group]:
+def _groups_called(groups: Sequence[Group], name: str) -> list[Group]:
     return [group for group in groups if group.name == name]
 
 

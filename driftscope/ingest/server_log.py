@@ -135,7 +135,7 @@ class _Kind:
     marker: str
     fields: Mapping[str, re.Pattern[str]]
     read: Callable[[Fields], LogLine | None]
-    said: str
+    note: str
     """Words about how lines of this kind are read."""
     cumulative: bool = False
     """Whether a line counts since the server's start."""
@@ -267,7 +267,7 @@ KINDS: tuple[_Kind, ...] = (
             rates=rf"Per-position acceptance rate:{_RATES}",
         ),
         read=_counted,
-        said="rounds of a line are drafted tokens / K; where drafts were cut, accepted tokens / "
+        note="rounds of a line are drafted tokens / K; where drafts were cut, accepted tokens / "
         "sum of its rates, or / (length - 1)",
     ),
     # vllm/spec_decode/metrics.py of the V0 engine (until 0.9).
@@ -279,7 +279,7 @@ KINDS: tuple[_Kind, ...] = (
             emitted=rf"Number of emitted tokens:{_N}",
         ),
         read=_emitted,
-        said="vLLM V0: rounds are draft tokens / K, and a length is emitted tokens / rounds; its "
+        note="vLLM V0: rounds are draft tokens / K, and a length is emitted tokens / rounds; its "
         '"accepted" tokens also count those behind a rejected one. System efficiency is emitted '
         "tokens / (rounds x (K + 1))",
         cumulative=True,
@@ -295,7 +295,7 @@ KINDS: tuple[_Kind, ...] = (
             tokens=rf"#(?:full )?token:{_N}",
         ),
         read=_decode_batch,
-        said="SGLang logs no counts: the mean of its lines by running requests, without idle "
+        note="SGLang logs no counts: the mean of its lines by running requests, without idle "
         "batches (#running-req: 0)",
     ),
     # sglang/srt/utils/request_logger.py and managers/tokenizer_manager.py (0.5.23).
@@ -309,7 +309,7 @@ KINDS: tuple[_Kind, ...] = (
             histogram=r"'spec_(?:correct_drafts|accept)_histogram': \[([0-9, ]{1,2000})\]",
         ),
         read=_finished,
-        said="figures are those of finished requests, without the prefill's token",
+        note="figures are those of finished requests, without the prefill's token",
     ),
     # llama.cpp, tools/server/server-context.cpp: "draft acceptance rate = %0.5f (%5d accepted /
     # %5d generated)"; then "draft acceptance = " with "mean acceptance length = %5.2f" and the
@@ -323,7 +323,7 @@ KINDS: tuple[_Kind, ...] = (
             rates=rf"acceptance rate per position ={_RATES}",
         ),
         read=_counted,
-        said="one line is one request; rounds are rebuilt from its counts, rates and length",
+        note="one line is one request; rounds are rebuilt from its counts, rates and length",
     ),
     # llama.cpp, common/speculative.cpp: one line for each drafter, counts since the start.
     _Kind(
@@ -339,7 +339,7 @@ KINDS: tuple[_Kind, ...] = (
             rates=rf"#acc rate/pos ={_RATES}",
         ),
         read=_counted,
-        said="a drafter's rounds are its drafts, since the server's start",
+        note="a drafter's rounds are its drafts, since the server's start",
         cumulative=True,
     ),
 )
@@ -592,12 +592,12 @@ def _counting_all(figures: Figures, restores: bool) -> Figures:
 def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
     requests = [line for _, line in every if line.request is not None]
     series = [line for line in _increases(every) if line.request is None]
-    kinds = dict.fromkeys(kind.said for kind, line in every)
+    kinds = dict.fromkeys(kind.note for kind, line in every)
     lines = series or requests
     changes = changes_told(lines)
     if requests:
         figures = over_requests([line.request for line in requests if line.request], part=part)
-        note = next(kind.said for kind, _ in every if kind.marker == _FINISH)
+        note = next(kind.note for kind, _ in every if kind.marker == _FINISH)
         assumptions = (*figures.assumptions, note)
         return replace(figures, **changes, assumptions=assumptions)
     exact = [line for line in series if line.verified is not None]

@@ -291,7 +291,7 @@ def _answer(answer: Mapping[str, Any], engine: str, *, target_given: bool) -> En
                 title="tensors have other shapes than the config says",
                 expected="tensors that the engine takes whole",
                 rule=f"{loader}: cuts them without an error",
-                there=f"numbers that it takes: {_some(cut)}",
+                found=f"numbers that it takes: {_some(cut)}",
                 change="set the sizes in config.json to those that the weights were trained with",
             )
         )
@@ -303,7 +303,7 @@ def _answer(answer: Mapping[str, Any], engine: str, *, target_given: bool) -> En
                 title="tensors are missing",
                 expected=more,
                 rule=loader,
-                there=f"numbers of the engine's parameters that the files have: {_some(lacking)}",
+                found=f"numbers of the engine's parameters that the files have: {_some(lacking)}",
                 change="save the checkpoint again, whole",
             )
         )
@@ -327,7 +327,7 @@ def _refused(found: Mapping[str, Any], answer: Mapping[str, Any], engine: str) -
         title=f"{engine.partition(' ')[0]} refuses {what}",
         expected="files that it loads",
         rule=f"{engine}, {found['place']}",
-        there=found["reason"],
+        found=found["reason"],
     )
 
 

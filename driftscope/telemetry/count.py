@@ -132,7 +132,7 @@ class RequestLog:
         names = ("request", "verified", "accepted", "time_s", "position")
         columns = (batch.column(name).to_pylist() for name in names)
         for request, verified, accepted, time_s, position in zip(*columns, strict=True):
-            counted = self._of(request)
+            counted = self._rounds_of(request)
             if not verified:
                 counted.undrafted += 1
                 continue
@@ -158,7 +158,7 @@ class RequestLog:
             return {}
         return {"label": row["label"] if row["label"] in self._labels else OTHER_LABEL}
 
-    def _of(self, request: str) -> OpenRounds:
+    def _rounds_of(self, request: str) -> OpenRounds:
         counted = self._open.get(request)
         if counted is None:
             counted = self._open[request] = OpenRounds()

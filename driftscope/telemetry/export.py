@@ -48,7 +48,7 @@ from driftscope.telemetry.instruments import (
     Point,
     Snapshot,
     Tally,
-    named,
+    full_attributes,
 )
 from driftscope.telemetry.settings import GRPC, ExportSettings, Signal
 from driftscope.version import __version__
@@ -198,7 +198,7 @@ class Spans:
             (i.GROWTH, growth, {}),
         ):
             if value is not None:
-                self.exemplars[instrument.name, named(by)] = Exemplar(
+                self.exemplars[instrument.name, full_attributes(by)] = Exemplar(
                     value=value,
                     time_s=row["time_s"],
                     trace_id=context.trace_id,

@@ -425,11 +425,11 @@ class Tally:
         self._depths: dict[Key, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
 
     def add(self, instrument: Instrument, amount: float, **by: object) -> None:
-        """Add to a counter. Attributes are given by their short names, see `named`. An amount that
-        is not finite is ignored, as in `observe`."""
+        """Add to a counter. Attributes are given by their short names, see `full_attributes`. An
+        amount that is not finite is ignored, as in `observe`."""
         if not math.isfinite(amount):
             return
-        key = instrument.name, named(by)
+        key = instrument.name, full_attributes(by)
         with self._lock:
             self._values[key] = self._values.get(key, 0.0) + amount
 
@@ -439,7 +439,7 @@ class Tally:
         if not math.isfinite(value):
             return
         with self._lock:
-            self._values[instrument.name, named(by)] = value
+            self._values[instrument.name, full_attributes(by)] = value
 
     def observe(self, instrument: Instrument, values: Any, **by: object) -> None:
         """Add [n] observations to a histogram; values that are not finite are ignored."""
@@ -447,7 +447,7 @@ class Tally:
         numbers = numbers[np.isfinite(numbers)]
         if not len(numbers):
             return
-        key = instrument.name, named(by)
+        key = instrument.name, full_attributes(by)
         # A bucket includes its upper bound, in OpenTelemetry as in Prometheus.
         where = np.searchsorted(instrument.bounds, numbers, side="left")
         counts = np.bincount(where, minlength=len(instrument.bounds) + 1)
@@ -459,7 +459,7 @@ class Tally:
         """Add [n, K] observations to a histogram without bounds, one series per depth."""
         finite = np.isfinite(values)
         counts, sums = finite.sum(axis=0), np.where(finite, values, 0.0).sum(axis=0)
-        key, k = (instrument.name, named(by)), values.shape[1]
+        key, k = (instrument.name, full_attributes(by)), values.shape[1]
         with self._lock:
             if key in self._depths:
                 old_counts, old_sums = self._depths[key]
@@ -504,7 +504,7 @@ def _sum(old: NDArray[Any], new: NDArray[Any], k: int) -> NDArray[Any]:
     return np.asarray(np.pad(old, (0, width - len(old))) + np.pad(new, (0, width - k)))
 
 
-def named(by: Mapping[str, object]) -> Attributes:
+def full_attributes(by: Mapping[str, object]) -> Attributes:
     """Translate short attribute names, such as depth=3, into full ones."""
     return attributes({_LONG[name]: value for name, value in by.items()})
 

@@ -446,7 +446,7 @@ def _checked(sample: Sample, series: _SampleName) -> float:
     return value
 
 
-def _named() -> Iterator[tuple[str, _SampleName]]:
+def _sample_names() -> Iterator[tuple[str, _SampleName]]:
     for instrument in INSTRUMENTS.values():
         name = metric_name(instrument)
         if instrument.kind == HISTOGRAM:
@@ -636,4 +636,4 @@ def _point(
     )
 
 
-_SERIES = dict(_named())
+_SERIES = dict(_sample_names())

@@ -145,24 +145,24 @@ class _Figures:
                 self._points.setdefault((point.name, depth), []).append((point, own))
 
     def total(self, instrument: Instrument, **by: str) -> float:
-        return sum(p.value for p in self._of(instrument, by))
+        return sum(p.value for p in self._points_of(instrument, by))
 
     def has(self, instrument: Instrument) -> bool:
         return (instrument.name, None) in self._points
 
     def mean(self, instrument: Instrument, **by: str) -> float | None:
-        points = self._of(instrument, by)
+        points = self._points_of(instrument, by)
         count = sum(p.count for p in points)
         return sum(p.value for p in points) / count if count else None
 
     def values(self, instrument: Instrument, attribute: str) -> dict[str, float]:
         totals: dict[str, float] = {}
-        for point in self._of(instrument, {}):
+        for point in self._points_of(instrument, {}):
             key = dict(point.attributes).get(attribute, UNKNOWN)
             totals[key] = totals.get(key, 0.0) + point.value
         return dict(sorted(totals.items()))
 
-    def _of(self, instrument: Instrument, by: dict[str, str]) -> list[Point]:
+    def _points_of(self, instrument: Instrument, by: dict[str, str]) -> list[Point]:
         points = self._points.get((instrument.name, by.get(DEPTH)), ())
         return [point for point, own in points if by.items() <= own.items()]
 
@@ -186,7 +186,7 @@ class FollowedRun:
         self._counters = {
             first: BatchCounter(tally=self._tally, first_rank=first) for first in (True, False)
         }
-        self.over = False
+        self.has_ended = False
         self.budget: float | None = None
         self.page: EnginePage | None = None
 
@@ -207,7 +207,7 @@ class FollowedRun:
                 raise DamagedTraceError(f"{self._run}: its manifest has k = {manifest.k}")
             self._tally.set(i.CONFIGURED_K, manifest.k)
             self._tally.set(i.SIMULATED, int(manifest.is_simulated))
-        self.over = bool(statuses) and all(status.closed for status in statuses)
+        self.has_ended = bool(statuses) and all(status.closed for status in statuses)
         return self._tally.snapshot()
 
     def _read(self, record: str, path: Path) -> None:
@@ -235,7 +235,7 @@ class FollowedEndpoint:
     are followed.
     """
 
-    over: bool = False
+    has_ended: bool = False
     budget: float | None = None
 
     def __init__(self, *urls: str, own: EngineName | None = None) -> None:

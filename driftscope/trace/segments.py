@@ -414,28 +414,28 @@ def _shifted(columns: dict[str, pa.Array]) -> pa.ListArray:
 
 def _is_complement(columns: dict[str, pa.Array]) -> bool:
     generated = columns["generated_mass"]
-    others = _taken(columns)
+    others = _recorded_masses(columns)
     if not others or not all(_same_shape(generated, other) for other in others):
         return False
-    off = np.abs(_floats(generated).astype(np.float64) - _left(others))
+    off = np.abs(_floats(generated).astype(np.float64) - _remaining_mass(others))
     return bool((off <= COMPLEMENT_WITHIN).all())
 
 
 def _complement(columns: dict[str, pa.Array]) -> pa.ListArray:
-    others = _taken(columns)
+    others = _recorded_masses(columns)
     if not others:
         raise ValueError("the other masses, from which generated_mass is derived, are missing")
-    left = np.maximum(_left(others), 0.0)
+    left = np.maximum(_remaining_mass(others), 0.0)
     return _with_values(others[0], left.astype(np.float32))
 
 
-def _taken(columns: dict[str, pa.Array]) -> list[pa.ListArray]:
+def _recorded_masses(columns: dict[str, pa.Array]) -> list[pa.ListArray]:
     """Return the masses of the other classes, without classes that are null in every row."""
     masses = [columns[name] for name in _OTHER_MASSES]
     return [column for column in masses if column.null_count < len(column) or not len(column)]
 
 
-def _left(others: list[pa.ListArray]) -> NDArray[np.float64]:
+def _remaining_mass(others: list[pa.ListArray]) -> NDArray[np.float64]:
     """Return 1 minus the other masses; a class that does not apply counts as 0."""
     masses = [_floats(other).astype(np.float64) for other in others]
     return np.asarray(1.0 - np.nansum(masses, axis=0))

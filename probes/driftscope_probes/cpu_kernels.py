@@ -66,7 +66,7 @@ class Job:
             self._over.set()
 
     @property
-    def over(self) -> bool:
+    def is_done(self) -> bool:
         """Whether waiting for the job would return at once."""
         return self._over.is_set()
 

@@ -118,13 +118,16 @@ class DraftBlocks:
                 "k": k,
                 "layers": self._layout.layers,
                 "chunked_prefill": list(chain.from_iterable(c.doubtful for c in chains)),
-                **{name: _known(depths[name]) if name in depths else None for name in PER_DEPTH},
                 **{
-                    name: _known(masses[..., i].reshape(len(values), -1))
+                    name: _lists_or_none(depths[name]) if name in depths else None
+                    for name in PER_DEPTH
+                },
+                **{
+                    name: _lists_or_none(masses[..., i].reshape(len(values), -1))
                     for i, name in enumerate(MASSES)
                 },
-                "aux_rms": _known(self._part(values, "aux_rms")),
-                "aux_norm_rms": _known(self._part(values, "aux_norm_rms")),
+                "aux_rms": _lists_or_none(self._part(values, "aux_rms")),
+                "aux_norm_rms": _lists_or_none(self._part(values, "aux_norm_rms")),
                 "fc_rms": [
                     None if absent else number
                     for number, absent in zip(fc.tolist(), np.isnan(fc), strict=True)
@@ -164,7 +167,7 @@ class DraftBlocks:
         return shaped
 
 
-def _known(values: npt.NDArray[np.float32]) -> Lists | None:
+def _lists_or_none(values: npt.NDArray[np.float32]) -> Lists | None:
     """Return the values, null where nothing was measured: this drafter lacks the quantity."""
     present: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).all(-1))
     if not values.size or not present.any():
@@ -201,7 +204,7 @@ def _optional(
         ]
     )
     values[void] = np.nan
-    return _known(values.reshape(len(values), -1))
+    return _lists_or_none(values.reshape(len(values), -1))
 
 
 def _of_rejected(

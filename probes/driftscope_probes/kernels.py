@@ -158,7 +158,7 @@ class TorchKernels:
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         if self._open:
-            states = self._wanted(x)
+            states = self._own_rows(x)
             if fleeting and self._depth > 1:
                 states = states.clone()
             self._states.append((states, self._columns[name] + self._depth - 1, 1))
@@ -188,7 +188,7 @@ class TorchKernels:
             self._queries.setdefault(layer, []).append(query.clone() if fleeting else query)
             if lse is not None:
                 at = self._depth - 1
-                self._buffers.lse[layer][: self._batch, at] = self._wanted(lse.T)
+                self._buffers.lse[layer][: self._batch, at] = self._own_rows(lse.T)
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
         if not self._open:
@@ -261,7 +261,7 @@ class TorchKernels:
             at = self._columns[name] + depth
             self._values[:, at : at + len(values)] = values.T
 
-    def _wanted(self, x: torch.Tensor) -> torch.Tensor:
+    def _own_rows(self, x: torch.Tensor) -> torch.Tensor:
         return x.index_select(0, self._rows) if self._depth == 1 else self._cut(x)
 
     def _cut(self, x: torch.Tensor) -> torch.Tensor:

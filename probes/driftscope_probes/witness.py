@@ -154,14 +154,14 @@ class StartWitness:
         self._run(self._read_attentions)
 
     def _read_attentions(self) -> None:
-        forwards = self._forwards[: self._wanted]
+        forwards = self._forwards[: self._forwards_of_chain]
         for name, layer in self._layers.items():
             if all(name in forward.queries for forward in forwards):
                 queries = torch.cat([forward.queries[name] for forward in forwards])
                 self._attentions[name] = self._attend(name, layer, queries)
 
     @property
-    def _wanted(self) -> int:
+    def _forwards_of_chain(self) -> int:
         """Number of forwards of a chain."""
         return 1 if self._drafter.kind.block else self._step.k
 
@@ -277,7 +277,7 @@ class StartWitness:
 
     def _missing(self, values: torch.Tensor | None, drafts: torch.Tensor | None) -> str | None:
         """Return what there is not to compare; forwards beyond the chain's are left out."""
-        wanted, forwards = self._wanted, len(self._forwards)
+        wanted, forwards = self._forwards_of_chain, len(self._forwards)
         comparable = wanted
         if self._tokens and drafts is not None:
             pairs = zip(self._tokens, drafts[self._b].tolist(), strict=False)

@@ -110,10 +110,10 @@ def _causes(finding: Finding) -> list[str]:
     """List the causes to check, numbered below the finding, and those that are ruled out."""
     lines = []
     for at, cause in enumerate(finding.causes, start=1):
-        evidence = f" ({text(cause.seen)})" if cause.seen else ""
+        evidence = f" ({text(cause.observed)})" if cause.observed else ""
         name = f"**{text(cause.cause)}**" if cause.supported else text(cause.cause)
         lines.append(f"  {at}. {name}{evidence}. Check: {sentences(cause.check)}")
-    lines += [f"  - ruled out: {text(e.cause)} ({text(e.seen)})" for e in finding.ruled_out]
+    lines += [f"  - ruled out: {text(e.cause)} ({text(e.observed)})" for e in finding.ruled_out]
     return lines
 
 

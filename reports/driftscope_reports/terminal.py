@@ -151,14 +151,14 @@ def causes(finding: Finding) -> list[str]:
     """Return the first causes to check, in order, and those that are ruled out."""
     lines = []
     for place, suspect in enumerate(finding.causes[:_CAUSES], start=1):
-        evidence = f" [{suspect.seen}]" if suspect.seen else ""
+        evidence = f" [{suspect.observed}]" if suspect.observed else ""
         lines.append(f"{place:>2}.{'*' if suspect.supported else ' '}{suspect.cause}{evidence}")
         lines.append(f"    check: {suspect.check}")
     if any(suspect.supported for suspect in finding.causes[:_CAUSES]):
         lines.append("* supported by this run's recording")
     if left := len(finding.causes[_CAUSES:]):
         lines.append(f"    {count(left, 'further cause')} in the report")
-    return lines + [f"ruled out: {cause.cause} [{cause.seen}]" for cause in finding.ruled_out]
+    return lines + [f"ruled out: {cause.cause} [{cause.observed}]" for cause in finding.ruled_out]
 
 
 _MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "!", Severity.INFO: "i", Severity.GOOD: "ok"}

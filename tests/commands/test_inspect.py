@@ -96,7 +96,7 @@ def test_a_drafter_that_cannot_be_run_still_has_its_files_checked(tmp_path: Path
     assert done.returncode == EXIT_GATE_FAILED
     assert found["results"][0]["id"] == "missing_tensor"
     (note,) = [result for result in found["results"] if result["id"] == "not_run"]
-    assert "up_proj" in note["there"]
+    assert "up_proj" in note["found"]
     assert found["trial"] is None
 
 
@@ -215,6 +215,6 @@ def test_ctrl_c_before_the_drafter_is_measured_leaves_the_checks_of_files(tmp_pa
     path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
     document, _ = _interrupted("loading the target", path, tmp_path / "page.html")
     assert document["trial"] is None
-    notes = {result["id"]: result["there"] for result in document["results"]}
+    notes = {result["id"]: result["found"] for result in document["results"]}
     assert notes["not_run"] == "stopped by Ctrl-C before the drafter was measured"
     assert "fc_norm_unused" in notes

@@ -207,7 +207,7 @@ def test_a_class_that_vllm_does_not_register_is_refused_with_its_reason(
     (drafter / "config.json").write_text(new)
     inspection = inspect_files(str(drafter), str(target), engine=vllm)
     (error,) = (found for found in inspection.results if found.level is CheckLevel.ERROR)
-    assert "Eagle3NewForCausalLM" in error.there and "not supported" in error.there
+    assert "Eagle3NewForCausalLM" in error.found and "not supported" in error.found
 
 
 @pytest.mark.nightly

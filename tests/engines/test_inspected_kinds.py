@@ -90,7 +90,7 @@ def test_a_head_of_its_own_is_refused_by_vllm_and_named_by_the_inspection(
     assert found.exit_code == EXIT_GATE_FAILED
     (result,) = (load for load in json.loads(found.stdout)["results"] if load["level"] == "error")
     assert result["id"] == "unexpected_tensor"
-    assert "lm_head.weight" in result["there"]
+    assert "lm_head.weight" in result["found"]
 
 
 @pytest.fixture(scope="module")

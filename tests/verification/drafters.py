@@ -140,7 +140,7 @@ def _row(folder: Path, name: str, vllm: EngineProcess) -> Row:
     opened = Inspected(drafter=open_drafter(str(drafter)), target=open_target(str(target)))
     answer = vllm.ask(opened)
     if not answer.parameters:
-        return _not_made(name, answer.unknown or "; ".join(r.there for r in answer.results))
+        return _not_made(name, answer.unknown or "; ".join(r.found for r in answer.results))
     tensors = checkpoint_tensors(ALL[name], answer.parameters)
     drafter, target = write(folder / "healthy", name, tensors)
     healthy = _inspected(drafter, target, vllm)

@@ -142,7 +142,7 @@ class Elements:
             return ibis.coalesce(*(self._table[other].length() for other in self._others))
         return self._table[self._source(name)].length()
 
-    def wanted(self, name: str) -> ir.IntegerColumn | int:
+    def expected_length(self, name: str) -> ir.IntegerColumn | int:
         """Return the length that the list should have, which depends on the depths of the row's own
         chain."""
         if name in AUX or not self._shape.mixed:
@@ -403,7 +403,7 @@ def _presence(lists: Elements, shape: Shape) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name in shape.lists():
         out[f"{name}_rows"] = lists.has_list(name).sum()
-        out[f"{name}_misfits"] = (lists.length(name) != lists.wanted(name)).sum()
+        out[f"{name}_misfits"] = (lists.length(name) != lists.expected_length(name)).sum()
     return out
 
 
@@ -413,7 +413,7 @@ def _presence_in_all(lists: Elements, shape: Shape) -> dict[str, Any]:
     import ibis
 
     stored = filter(lists.is_stored, shape.lists())
-    misfit = (lists.length(name) != lists.wanted(name) for name in stored)
+    misfit = (lists.length(name) != lists.expected_length(name) for name in stored)
     rows = {f"{name}_rows": lists.number(name) for name in shape.lists()}
     return {**rows, "misfits": ibis.or_(ibis.literal(False), *misfit).sum()}
 

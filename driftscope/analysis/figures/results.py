@@ -378,7 +378,7 @@ def spread_of_chains(chains: Chains) -> dict[str, Spread]:
     for name in (*MASSES, "top1"):
         mean = chains.over_layers(name)
         if mean is not None:
-            mass_intervals = _known(rate_intervals(mean.ratio()))
+            mass_intervals = _non_empty(rate_intervals(mean.ratio()))
             has_chains = np.any(mean.top != 0, axis=0)
             out[name] = tuple(
                 mass_interval if any_ else None
@@ -387,10 +387,10 @@ def spread_of_chains(chains: Chains) -> dict[str, Spread]:
     for name in (*RMS_BY_DEPTH, "entropy"):
         if name in chains.means:
             mean = chains.means[name]
-            out[name] = _known(intervals(mean.ratio()))
+            out[name] = _non_empty(intervals(mean.ratio()))
     if "fed_rms" in chains.means:
         fed = chains.means["fed_rms"]
-        out["growth"] = _known(intervals(fed.ratio(fed.top[:, :1])))
+        out["growth"] = _non_empty(intervals(fed.ratio(fed.top[:, :1])))
     return {name: spread for name, spread in out.items() if spread}
 
 
@@ -399,8 +399,8 @@ def spread_of_rounds(rounds: Rounds) -> dict[str, Spread]:
     `died` at the depth. Empty with fewer than two requests."""
     died = rounds.over_clusters(ratio_of, rounds.at_risk - rounds.reached, rounds.rounds[:, None])
     out = {
-        "conditional": _known(rate_intervals(rounds.conditional_ratio())),
-        "died": _known(rate_intervals(died)),
+        "conditional": _non_empty(rate_intervals(rounds.conditional_ratio())),
+        "died": _non_empty(rate_intervals(died)),
     }
     return {name: spread for name, spread in out.items() if spread}
 
@@ -426,7 +426,7 @@ def spread_of_fallback(
     )
 
 
-def _known(by_depth: Spread | None) -> Spread:
+def _non_empty(by_depth: Spread | None) -> Spread:
     """Return the intervals, or () if no figure has one."""
     return by_depth if by_depth and any(by_depth) else ()
 

@@ -107,14 +107,14 @@ KEY = ("cluster", "position")
 
 
 @cache
-def drawn(in_steps: bool = False) -> ir.Table:
+def drafted_chains(in_steps: bool = False) -> ir.Table:
     """Return the chains of these requests; `in_steps` is that of `record_views.sampled`."""
     rows = sampled(table("draft"), in_steps)
     return rows.select(*KEY, "top1", "rate", "execution", drafted_s=rows.time_s, drawn=rows.k)
 
 
 @cache
-def done() -> ir.Table:
+def verified_rounds() -> ir.Table:
     """Return the rounds of these requests."""
     rows = table("verify")
     rows = rows.filter(rows.verified > 0).join(numbered(LOOKED_AT), REQUEST)
@@ -135,7 +135,7 @@ def _unbound_table(name: str, rows: ir.Table) -> ir.Table:
 @cache
 def _repeated(name: str) -> ir.Table:
     """Count the positions of a request that were drafted, or verified, more than once."""
-    rows = _unbound_table(name, drawn() if name == DRAWN else done())
+    rows = _unbound_table(name, drafted_chains() if name == DRAWN else verified_rounds())
     keys = rows.group_by(*KEY).aggregate(rows=lambda t: t.count())
     return keys.filter(keys.rows > 1).aggregate(keys=lambda t: t.count())
 
@@ -151,7 +151,10 @@ def joined(repeated: bool) -> ir.Table:
     """
     import ibis
 
-    chains, rounds = _unbound_table(DRAWN, drawn()), _unbound_table(DONE, done())
+    chains, rounds = (
+        _unbound_table(DRAWN, drafted_chains()),
+        _unbound_table(DONE, verified_rounds()),
+    )
     if not repeated:
         return _joined(chains, rounds).select(*KEY, *_PAIR_COLUMNS)
     order = ibis.window(group_by=KEY, order_by="drafted_s")
@@ -218,8 +221,8 @@ def look_at(run: Sums, among: Codes | None = None) -> bool:
     if steps is not None:
         listed = pa.table({"step": pa.array(steps, pa.int64())})
         engine.view(STEPS_LOOKED_AT, listed, listed.schema)
-    engine.keep(DRAWN, drawn(steps is not None))
-    engine.keep(DONE, done())
+    engine.keep(DRAWN, drafted_chains(steps is not None))
+    engine.keep(DONE, verified_rounds())
     repeated = (whole(engine.rows(_repeated(name)), "keys").sum() for name in (DRAWN, DONE))
     engine.keep(VERIFIED, joined(any(repeated)))
     return steps is not None
@@ -386,10 +389,10 @@ def _rows(chains: pa.Table, x: Matrix, confidence: tuple[str, ...], unit: Codes)
     """Return a row for each depth that verification reached; `x` is the measure, [chains, depths],
     and `unit` the cluster of each chain."""
     request, position = whole(chains, "cluster"), whole(chains, "position")
-    accepted, drawn = whole(chains, "accepted"), whole(chains, "drawn")
+    accepted, tested = whole(chains, "accepted"), whole(chains, "drawn")
     depths = x.shape[1]
     index = np.arange(depths)
-    reached = (index < drawn[:, None]) & (index <= accepted[:, None])
+    reached = (index < tested[:, None]) & (index <= accepted[:, None])
     chain, depth = np.nonzero(reached)
     known = [
         np.column_stack([floats(chains, column(name, at)) for at in range(depths)])[reached]

@@ -311,15 +311,16 @@ class DuckDB:
                 "of the run is too large, or use --since to read fewer rows"
             ) from error
         except (duckdb.IOException, duckdb.InvalidInputException) as error:
-            first = self._named(str(error))
+            first = self._with_file_names(str(error))
             raise DamagedTraceError(f"{first}; move the file away to analyse the rest") from error
         except duckdb.Error as error:
             raise DamagedTraceError(
                 f"{self._place()}: holds a value that cannot be processed "
-                f"({self._named(str(error))}); move the file with it away to analyse the rest"
+                f"({self._with_file_names(str(error))}); move the file with it away to analyse "
+                "the rest"
             ) from error
 
-    def _named(self, message: str) -> str:
+    def _with_file_names(self, message: str) -> str:
         """Return the first line of DuckDB's `message` with the files' own names."""
         first = next(iter(message.splitlines()), "")
         for path, link in self._links.items():

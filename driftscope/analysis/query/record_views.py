@@ -206,7 +206,7 @@ def narrow(
     engine, met = tables.engine, narrowed.conditions
     if out is not None:
         engine.view(LEFT_OUT, out, _KEYS)
-    engine.define(SERVED, _met(narrowed, SERVED, "verify", "verify_all"))
+    engine.define(SERVED, _filtered_rows(narrowed, SERVED, "verify", "verify_all"))
     for record in ("verify", "draft"):
         _define(narrowed, record, record)
     layouts = [layout for layout in met if layout.names <= set(OF_STEPS)]
@@ -239,11 +239,11 @@ def cut(tables: Tables, source: str, record: str, bucket: Bucket) -> None:
 def _define(tables: Tables, view: str, record: str) -> None:
     """Define `view` as the rows of `<view>_all` that meet the conditions of `tables`, without the
     requests that it leaves out."""
-    met = _met(tables, view, record, f"{view}_all")
+    met = _filtered_rows(tables, view, record, f"{view}_all")
     tables.engine.define(view, _without_left_out(tables, met))
 
 
-def _met(tables: Tables, view: str, record: str, source: str) -> str:
+def _filtered_rows(tables: Tables, view: str, record: str, source: str) -> str:
     """Return SQL for the rows of `source` that meet the conditions, for the view `view`."""
     names = _names(tables.conditions)
     constants, dialect = _constants(tables, names), tables.engine.dialect

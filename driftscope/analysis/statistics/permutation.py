@@ -53,7 +53,7 @@ class Joint:
 
 def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
     """Test b - a, figure by figure; if `paired`, rows of the influences are pairs."""
-    known = _known(a) & _known(b)
+    known = _usable_figures(a) & _usable_figures(b)
     units = a.units + b.units
     tops = np.nan_to_num(a.value) * a.units + np.nan_to_num(b.value) * b.units
     same = np.asarray(tops / np.where(units > 0, units, np.nan))
@@ -77,7 +77,7 @@ def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Array, Array, Array]:
 
 def departure(ratio: Ratio) -> Joint:
     """Test whether the figures of one run differ from 0, by random signs of its clusters."""
-    known = _known(ratio)
+    known = _usable_figures(ratio)
     value, influence = np.where(known, ratio.value, 0), np.where(known, ratio.influence, 0)
     return _tested(
         _Signs(np.asarray(value + (len(influence) - 1) * (influence - influence.mean(axis=0)))),
@@ -85,7 +85,7 @@ def departure(ratio: Ratio) -> Joint:
     )
 
 
-def _known(ratio: Ratio) -> NDArray[np.bool_]:
+def _usable_figures(ratio: Ratio) -> NDArray[np.bool_]:
     """Return the figures for which every cluster's influence is known and no cluster decides,
     [m]."""
     known = np.isfinite(ratio.value) & np.isfinite(ratio.influence).all(axis=0)

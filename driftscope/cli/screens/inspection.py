@@ -101,7 +101,7 @@ def _print_result(console: Console, result: CheckResult) -> None:
         )
     )
     for name, words in (
-        ("found", result.there),
+        ("found", result.found),
         ("expected", result.expected),
         ("by", result.rule),
         ("change", result.change),

@@ -390,10 +390,10 @@ def _views(followed: Followed, interval_s: float, window_s: float, *, once: bool
     while True:
         whole, now = followed.look(), time.monotonic()
         page = followed.page
-        if followed.over or once or not window_s:
+        if followed.has_ended or once or not window_s:
             found, replicas = _views_of_look(whole, page, {})
-            yield found, "since the start", followed.over, replicas
-            if followed.over or once:
+            yield found, "since the start", followed.has_ended, replicas
+            if followed.has_ended or once:
                 return
         else:
             while past and now - past[0][0] > window_s:

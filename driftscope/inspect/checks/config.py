@@ -63,7 +63,7 @@ def check_norm_flags(inspected: Inspected) -> Iterator[CheckResult]:
             title="fc_norm and norm_before_fc are both on",
             expected="one of them; EAGLE-3.1 has fc_norm",
             rule=f"{SPECULATORS}; {VLLM_MODEL}: applies one after the other",
-            there='"fc_norm": true, "norm_before_fc": true',
+            found='"fc_norm": true, "norm_before_fc": true',
             change='"norm_before_fc": false, if it was trained with fc_norm alone',
             certainty=Certainty.LIKELY,
         )
@@ -81,7 +81,7 @@ def check_norm_flags(inspected: Inspected) -> Iterator[CheckResult]:
                     title=f"{name} is set in {place}, where it is not read",
                     expected=f"{name} at the top level of config.json",
                     rule=VLLM_SPECULATORS if drafter.format.speculators else VLLM_MODEL,
-                    there=f'"{place}": {{"{name}": true}}, and none at the top level',
+                    found=f'"{place}": {{"{name}": true}}, and none at the top level',
                     change=f'"{name}": true at the top level',
                 )
     yield from _not_boolean(drafter)
@@ -93,7 +93,7 @@ def check_norm_flags(inspected: Inspected) -> Iterator[CheckResult]:
                 title=f"all weights of {flag} are exactly 1",
                 expected="weights that training moved",
                 rule="a norm starts at 1, and each step of training changes it",
-                there=f"{len(norms)} of {prefix}*, all 1",
+                found=f"{len(norms)} of {prefix}*, all 1",
                 change="export the trained norms; a conversion may have made these anew",
                 certainty=Certainty.LIKELY,
             )
@@ -109,7 +109,7 @@ def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
             title="norm_output is on in a drafter without the other norms of EAGLE-3.1",
             expected="norm_output together with fc_norm or norm_before_fc, as EAGLE-3.1 trains it",
             rule=f"{SPECFORGE}: writes true for EAGLE-3, which feeds the un-normed state",
-            there='"norm_output": true, no fc_norm, no norm_before_fc',
+            found='"norm_output": true, no fc_norm, no norm_before_fc',
             change='"norm_output": false, if SpecForge 0.2.0 or older trained it; with --target '
             "both are tried",
             certainty=Certainty.POSSIBLE,
@@ -120,7 +120,7 @@ def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
             title="norm_output is off in a drafter with fc_norm",
             expected="both, as EAGLE-3.1 trains them",
             rule=f"{VLLM_MODEL}: feeds the residual stream. Converters lost the field (vllm#46488)",
-            there=f'"norm_output": {_written(drafter, "norm_output")}',
+            found=f'"norm_output": {_flag_words(drafter, "norm_output")}',
             change='"norm_output": true, if it was trained so; with --target both are tried',
             certainty=Certainty.POSSIBLE,
         )
@@ -130,7 +130,7 @@ def check_norm_meaning(inspected: Inspected) -> Iterator[CheckResult]:
             title="older vLLM ignores fc_norm and norm_output of the speculators format",
             expected="a vLLM that has vllm#46488 (merged June 2026)",
             rule=f"{VLLM_SPECULATORS}: copies both fields; before, both were false",
-            there="a config in the speculators format that sets them",
+            found="a config in the speculators format that sets them",
         )
 
 
@@ -142,7 +142,7 @@ def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]
             title=f"{flag} is on, and its weights are missing",
             expected=f"{prefix}*: without them each weight is 1",
             rule=VLLM_MODEL,
-            there=f'"{flag}": true, no {prefix}*',
+            found=f'"{flag}": true, no {prefix}*',
             change=f'save the weights {prefix}*, or write "{flag}": false if it was trained '
             "without",
         )
@@ -153,7 +153,7 @@ def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]
             title=f"the weights of {flag} are there, and the flag is off",
             expected=f'"{flag}": true',
             rule=f"{VLLM_LOADER}: {'drops input_norm silently' if dropped else 'refuses fc_norm'}",
-            there=f'"{flag}": {_written(drafter, flag)}, and {len(weights)} of {prefix}*',
+            found=f'"{flag}": {_flag_words(drafter, flag)}, and {len(weights)} of {prefix}*',
             change=f'"{flag}": true',
         )
     elif flag == "fc_norm" and weights and len(weights) != drafter.named_states:
@@ -162,7 +162,7 @@ def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]
             title="fc_norm has another number of norms than there are captured states",
             expected=f"{drafter.named_states} norms",
             rule=VLLM_MODEL,
-            there=f"{len(weights)} of {prefix}*",
+            found=f"{len(weights)} of {prefix}*",
             change="name as many captured layers as there are norms",
         )
 
@@ -178,7 +178,7 @@ def _swapped(drafter: DrafterFiles) -> CheckResult | None:
                 expected=f"{_WEIGHTS[flag]}*; fc_norm is one norm per captured state, "
                 "norm_before_fc one over all of them",
                 rule=f"{VLLM_MODEL}; speculators#610 and #670 tell them apart",
-                there=f'"{flag}": true, and {_WEIGHTS[other]}*',
+                found=f'"{flag}": true, and {_WEIGHTS[other]}*',
                 change=f'"{flag}": false, "{other}": true',
             )
     return None
@@ -194,12 +194,12 @@ def _not_boolean(drafter: DrafterFiles) -> Iterator[CheckResult]:
                 title=f"{name} is no boolean",
                 expected="true or false",
                 rule=f"{VLLM_MODEL}: any text counts as true",
-                there=f'"{name}": {value!r}',
+                found=f'"{name}": {value!r}',
                 change=f'"{name}": {dumps(str(value).lower() in _TRUE)}',
             )
 
 
-def _written(drafter: DrafterFiles, name: str) -> str:
+def _flag_words(drafter: DrafterFiles, name: str) -> str:
     value = drafter.fields.get(name)
     return "absent" if value is None else str(value).lower()
 
@@ -228,7 +228,7 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             title="config.json names captured layers twice, differently",
             expected="the same list at the top level and in eagle_config",
             rule=f"{VLLM_CAPTURE}: reads the top level; SGLang reads eagle_config",
-            there=f"{top} and {nested}",
+            found=f"{top} and {nested}",
             change=f'"{AUX_LAYERS}": the list that it was trained with, in both places',
         )
     if nested and not top and not later:
@@ -238,7 +238,7 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             expected=f'"{AUX_LAYERS}" at the top level too',
             rule="vLLM 0.32: its V2 model runner reads the top level alone "
             "(eagle3_utils.get_eagle3_aux_layers_from_config), V1 and SGLang read eagle_config",
-            there=f"{nested} in eagle_config",
+            found=f"{nested} in eagle_config",
             change=f'"{AUX_LAYERS}": {list(named)} at the top level',
         )
     if len(named) != drafter.aux_states:
@@ -249,7 +249,7 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             title="captured layers are repeated or not in ascending order",
             expected=f"{sorted(set(written))}",
             rule=f"{VLLM_CAPTURE}: sorts the list and drops repeated entries",
-            there=f"{written}",
+            found=f"{written}",
             change=f'"{field}": {sorted(set(written))}, and the columns of fc in this order',
         )
     if target is not None and not all(0 <= layer <= target.layers for layer in named):
@@ -259,7 +259,7 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             expected=f"layers 0 to {target.layers - later}"
             + ("" if later else " (0 is the embedding)"),
             rule=f"{VLLM_CAPTURE}: a layer that does not exist is never captured",
-            there=f"{written}",
+            found=f"{written}",
             change=f'"{field}": layers of this target',
         )
     if named[0] == 1 and not later and drafter.format.family is not Family.BLOCKS:
@@ -268,7 +268,7 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             title="SGLang counts these captured layers differently",
             expected=f"{list(named)} in vLLM",
             rule=f"{SGLANG_CAPTURE}: adds 1 to each if the first is 1; before, always",
-            there=f"in SGLang {[layer + 1 for layer in named]}, counted as vLLM counts",
+            found=f"in SGLang {[layer + 1 for layer in named]}, counted as vLLM counts",
             certainty=Certainty.LIKELY,
         )
 
@@ -282,7 +282,7 @@ def _uncounted(drafter: DrafterFiles, named: tuple[int, ...]) -> CheckResult:
         expected=f'"num_aux_hidden_states": {len(named)}{place}',
         rule=f"{VLLM_MODEL}: counts num_aux_hidden_states, or the list in eagle_config, or takes "
         "3; the list at the top level is not counted (vllm#54526)",
-        there=f"{len(named)} layers, {list(named)}; fc is built for {drafter.aux_states}, and its "
+        found=f"{len(named)} layers, {list(named)}; fc is built for {drafter.aux_states}, and its "
         "weights do not load",
         change=f'"num_aux_hidden_states": {len(named)}{place}',
     )
@@ -306,7 +306,7 @@ def check_mask_token(inspected: Inspected) -> Iterator[CheckResult]:
         expected=f'"mask_token_id": an id from 0 to {drafter.vocab_size - 1}',
         rule="vLLM 0.32: a parallel drafter reads the embedding of this token at each place that "
         "it drafts, and stops without one",
-        there=f"{token}" + ("; mask_embedding.pt replaces its embedding" if own_row else ""),
+        found=f"{token}" + ("; mask_embedding.pt replaces its embedding" if own_row else ""),
         change='"mask_token_id": the id that it was trained with',
     )
 
@@ -322,7 +322,7 @@ def check_medusa_bias(inspected: Inspected) -> Iterator[CheckResult]:
             expected='"medusa_fc_bias": true',
             rule="vLLM 0.32, medusa.py: builds biases if medusa_fc_bias is on, and passes over "
             "weights that have no place",
-            there=f"{len(biases)} biases, and no medusa_fc_bias",
+            found=f"{len(biases)} biases, and no medusa_fc_bias",
             change='"medusa_fc_bias": true',
         )
 
@@ -355,7 +355,7 @@ def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
                 title=f"fc ignores captured layer {layer}",
                 expected="columns of comparable size for each captured layer",
                 rule="an RMS below a thousandth of the largest has no part in the sum",
-                there=f"RMS of the columns: {', '.join(f'{size:.2g}' for size in sizes)}",
+                found=f"RMS of the columns: {', '.join(f'{size:.2g}' for size in sizes)}",
                 change="train with all captured layers, or capture fewer",
                 certainty=Certainty.LIKELY,
             )
@@ -370,7 +370,7 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
             title="config.json names no captured layers",
             expected=f'"{field}": the layers that it was trained with',
             rule=f"{VLLM_CAPTURE}: takes layers of EAGLE-3 by default",
-            there="none",
+            found="none",
             change=f'"{field}": the layers that it was trained with',
             certainty=Certainty.LIKELY,
         )
@@ -385,7 +385,7 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
             title="config.json names no captured layers, and the default gives fewer than three",
             expected=f'"{AUX_LAYERS}": the layers that it was trained with',
             rule=f"{VLLM_DEFAULT}: 2, half and the third last of {target.layers} layers",
-            there=f"2, {target.layers // 2}, {target.layers - 3}",
+            found=f"2, {target.layers // 2}, {target.layers - 3}",
             change=f'"{AUX_LAYERS}": the layers that it was trained with',
         )
     else:
@@ -394,7 +394,7 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
             title="config.json names no captured layers; the engine uses its default",
             expected=f'"{AUX_LAYERS}": the layers that it was trained with',
             rule=VLLM_DEFAULT,
-            there=f"none; the default is {list(layers)}" if layers else "none",
+            found=f"none; the default is {list(layers)}" if layers else "none",
         )
 
 
@@ -425,7 +425,7 @@ def check_rope(inspected: Inspected) -> Iterator[CheckResult]:
             title="rope_theta is not the target's",
             expected=f'"rope_theta": {rope_theta(targets):g}',
             rule=_TRAINED,
-            there=f"{rope_theta(own):g}" if _has_theta(own) else f"absent: {_USUAL_THETA:g}",
+            found=f"{rope_theta(own):g}" if _has_theta(own) else f"absent: {_USUAL_THETA:g}",
             change=f'"rope_theta": {rope_theta(targets):g}, if it was trained so',
             certainty=Certainty.POSSIBLE,
         )
@@ -435,7 +435,7 @@ def check_rope(inspected: Inspected) -> Iterator[CheckResult]:
             title="the scaling of rotary positions is not the target's",
             expected=f"{_scaling(targets) or 'none'}",
             rule=_TRAINED,
-            there=f"{_scaling(own) or 'none'}",
+            found=f"{_scaling(own) or 'none'}",
             change='"rope_scaling": as in the target\'s config, if it was trained so',
             certainty=Certainty.POSSIBLE,
         )
@@ -453,7 +453,7 @@ def check_context(inspected: Inspected) -> Iterator[CheckResult]:
             title="the drafter ends before the target's longest context",
             expected=f"{theirs} positions, or --max-model-len {ours}",
             rule="vLLM drafts nothing past the drafter's length (vllm#34734, #58080)",
-            there=f'"max_position_embeddings": {ours}',
+            found=f'"max_position_embeddings": {ours}',
             change=f'"max_position_embeddings": {theirs}, if it was trained so far',
             certainty=Certainty.LIKELY,
         )
@@ -464,7 +464,7 @@ def check_context(inspected: Inspected) -> Iterator[CheckResult]:
             title="the drafter has a sliding window of its own",
             expected="an engine that applies it",
             rule="speculators#684: engines that ignored it lost acceptance with long contexts",
-            there=f'"sliding_window": {window}',
+            found=f'"sliding_window": {window}',
         )
 
 
@@ -503,7 +503,7 @@ def check_engine(inspected: Inspected) -> Iterator[CheckResult]:
         title=f"{other} does not serve EAGLE-1 under this name of the architecture",
         expected=f'"architectures": ["{name}"] for {other}',
         rule=VLLM_EAGLE1_NAME if drafter.for_sglang else SGLANG_EAGLE1,
-        there=f'"architectures": {dumps(drafter.raw.get("architectures"))}',
+        found=f'"architectures": {dumps(drafter.raw.get("architectures"))}',
     )
 
 
@@ -518,6 +518,6 @@ def check_bias(inspected: Inspected) -> Iterator[CheckResult]:
         title="SGLang adds a bias of random numbers in fc",
         expected=f"{FC_BIAS} for SGLang, and none for vLLM, which refuses it",
         rule=f"{SGLANG_EAGLE1}: fc has a bias, whose numbers stay random if the file has none",
-        there=f"no {FC_BIAS}",
+        found=f"no {FC_BIAS}",
         change=f"for SGLang, add {FC_BIAS} of zeros to a copy" if drafter.for_sglang else None,
     )

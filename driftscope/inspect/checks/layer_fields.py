@@ -162,7 +162,7 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
             title="vLLM and SGLang refuse the activation",
             expected='"hidden_act": "silu"',
             rule=f"{VLLM}, the MLP of {modules[0]}; SGLang 0.5.23, llama.py LlamaMLP",
-            there=f'"hidden_act": {dumps(act)}',
+            found=f'"hidden_act": {dumps(act)}',
             change='"hidden_act": "silu", if it was trained so',
         )
     unlike = [reason for reason in not_promised(drafter) if not reason.startswith('"hidden_act"')]
@@ -172,7 +172,7 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
             title="vLLM reads fields with which inspect cannot run the drafter",
             expected="usual values, or a measurement in the engine",
             rule=f"{VLLM}, {' and '.join(modules)}",
-            there="; ".join(unlike),
+            found="; ".join(unlike),
             change="serve it, and compare the run: driftscope serve, then driftscope compare",
             certainty=Certainty.POSSIBLE,
         )
@@ -183,7 +183,7 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
                 title=f"SGLang {effect}, vLLM does not",
                 expected=f'"{name}": {dumps(not value)} for SGLang',
                 rule="SGLang 0.5.23, llama_eagle3.py",
-                there=f'"{name}": {dumps(value)}',
+                found=f'"{name}": {dumps(value)}',
             )
     yield from _unknown_to_all(drafter)
 
@@ -218,7 +218,7 @@ def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
             title="config.json has fields that are not known to be read",
             expected="nothing to do, if the trainer wrote them for itself",
             rule=f"{VLLM}, {' and '.join(modules_of(drafter))}",
-            there=", ".join(names),
+            found=", ".join(names),
         )
 
 
@@ -235,7 +235,7 @@ def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
             title="the drafter was made for a target with another number of layers",
             expected=f'"{TARGET_LAYERS}": {count}',
             rule="trainers write the number of layers of the target that they trained beside",
-            there=f"{dumps(layers)}",
+            found=f"{dumps(layers)}",
             change="use a drafter of this target",
             certainty=Certainty.LIKELY,
         )
@@ -246,7 +246,7 @@ def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
             title="the share of a head that is rotated is not the target's",
             expected=f'"partial_rotary_factor": {theirs:g}',
             rule="positions must turn as they did in training; trainers copy the target's",
-            there=f"{own:g}",
+            found=f"{own:g}",
             change=f'"partial_rotary_factor": {theirs:g}, if it was trained so',
             certainty=Certainty.POSSIBLE,
         )
@@ -260,7 +260,7 @@ def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
             expected=words[1],
             rule="the shapes of q_proj to o_proj fit both, so that an engine cannot tell; trainers "
             "copy the target's",
-            there=words[0],
+            found=words[0],
             change="num_attention_heads, num_key_value_heads and head_dim of the target, if it was "
             "trained so",
             certainty=Certainty.POSSIBLE,
@@ -297,7 +297,7 @@ def _eps(drafter: DrafterFiles, targets: Mapping[str, Any]) -> Iterator[CheckRes
         title="rms_norm_eps is not the target's" + (", and larger than any published" * large),
         expected=f'"rms_norm_eps": {theirs:g}',
         rule=f"trainers copy the target's; up to {LARGEST_EPS:g} it hardly changes a norm",
-        there=f'"rms_norm_eps": {own:g}',
+        found=f'"rms_norm_eps": {own:g}',
         change=f'"rms_norm_eps": {theirs:g}, if it was trained so' if large else None,
         certainty=Certainty.LIKELY if large else Certainty.POSSIBLE,
     )

@@ -46,7 +46,7 @@ class CheckResult:
     title: str
     expected: str
     rule: str
-    there: str
+    found: str
     """Content of the files instead."""
     change: str | None = None
     """Change to make, with the exact line of the config if it is one; None if nothing needs to be

@@ -180,7 +180,7 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
             title="tensors are missing",
             expected=f"{len(missing)} more tensors; without them layers keep random weights",
             rule=_model(drafter),
-            there=f"no {some(missing)}",
+            found=f"no {some(missing)}",
             change="save the checkpoint again, whole",
         )
     is_eagle1 = drafter.format.family is Family.EAGLE1
@@ -198,7 +198,7 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
             title="tensors have no place in the model",
             expected="only tensors of the architecture that config.json names",
             rule=f"{_loader(drafter)}: raises for a name that it does not know",
-            there=some(extra),
+            found=some(extra),
             change="correct architectures or num_hidden_layers in config.json, or drop the tensors",
         )
     if _FC in needed:
@@ -214,7 +214,7 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
             title="tensors have other shapes than the config says",
             expected="the shapes that follow from the sizes in config.json",
             rule=_model(drafter),
-            there=some(wrong),
+            found=some(wrong),
             change="set the sizes in config.json to those that the weights were trained with",
         )
 
@@ -234,7 +234,7 @@ def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
             title=f'names of tensors begin with "{prefix}"',
             expected="names without it",
             rule=f"{_loader(inspected.drafter)}: knows no name with it",
-            there=some(names),
+            found=some(names),
             change=f"rename the tensors without {prefix}",
         )
     prefixed = [
@@ -248,7 +248,7 @@ def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
             title='names of tensors begin with "model."',
             expected="names without it: vLLM puts model. before each name",
             rule=_loader(inspected.drafter),
-            there=some(prefixed),
+            found=some(prefixed),
             change="rename the tensors without model.",
         )
 
@@ -282,7 +282,7 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
         title=title,
         expected=expected,
         rule=rule,
-        there=subject,
+        found=subject,
         change=change,
     )
 
@@ -340,7 +340,7 @@ def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
             title="the checkpoint lacks MTP heads that its config names",
             expected=f"{wanted} heads",
             rule=_LOST,
-            there=f"{heads}; quantised" if drafter.quantized else f"{heads}",
+            found=f"{heads}; quantised" if drafter.quantized else f"{heads}",
             change="copy the heads' tensors from the checkpoint that it was made from, or serve "
             "without MTP",
         )
@@ -350,7 +350,7 @@ def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
             title="config.json does not say how many MTP heads there are",
             expected='"num_nextn_predict_layers"',
             rule=f"{VLLM}, config/speculative.py: reads the number there, but for some families",
-            there=f"{heads} in the weights",
+            found=f"{heads} in the weights",
         )
 
 
@@ -375,7 +375,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
             expected="heads that the engine builds as they are stored: quantised, or left out in "
             "quantization_config",
             rule=_UNLOADED,
-            there=f"{plain[0].dtype} in {len(plain)} matrices of the heads that no list of "
+            found=f"{plain[0].dtype} in {len(plain)} matrices of the heads that no list of "
             f"{' or '.join(LEFT_OUT[:2])} names, {plain[0].name} for example",
             change="name the heads' layers in the list of quantization_config; or look whether the "
             "engine accepts anything; in vLLM the heads can be loaded from the checkpoint before "

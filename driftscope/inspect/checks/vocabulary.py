@@ -42,7 +42,7 @@ def check_vocabulary_size(inspected: Inspected) -> Iterator[CheckResult]:
             title="the drafter was made for a target with another vocabulary",
             expected=f'"vocab_size": {target.vocab_size}, as the target\'s',
             rule="token ids of one vocabulary mean other words in another",
-            there=f'"vocab_size": {drafter.vocab_size}',
+            found=f'"vocab_size": {drafter.vocab_size}',
             change="use a drafter of this target"
             if abs(drafter.vocab_size - target.vocab_size) > target.vocab_size // 100
             else f'"vocab_size": {target.vocab_size}, if only padding differs',
@@ -60,7 +60,7 @@ def check_table(inspected: Inspected) -> Iterator[CheckResult]:
                 id="d2t_missing",
                 title="the drafter has a vocabulary of its own, and no table d2t",
                 expected=f"d2t of {drafter.draft_vocab_size} entries",
-                there="none: each draft id would be taken for the target's",
+                found="none: each draft id would be taken for the target's",
                 change="save d2t with the weights",
             )
         return
@@ -69,7 +69,7 @@ def check_table(inspected: Inspected) -> Iterator[CheckResult]:
             id="d2t_unused",
             title="d2t is there, and both vocabularies have the same size",
             expected='"draft_vocab_size" smaller than "vocab_size", or no d2t',
-            there=f"{drafter.draft_vocab_size} of {drafter.vocab_size} tokens",
+            found=f"{drafter.draft_vocab_size} of {drafter.vocab_size} tokens",
             change=f'"draft_vocab_size": {table.elements}, or drop d2t',
         )
     if table.is_float or not table.is_readable or table.elements != drafter.draft_vocab_size:
@@ -89,7 +89,7 @@ def check_special_tokens(inspected: Inspected) -> Iterator[CheckResult]:
             title="the drafter cannot draft a token that ends an answer",
             expected=f"the target's end tokens {list(target.end_tokens)} in d2t",
             rule="a token outside the drafter's vocabulary is never drafted",
-            there=f"no {missing}: each answer's last draft is rejected",
+            found=f"no {missing}: each answer's last draft is rejected",
         )
 
 
@@ -102,7 +102,7 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
             id="d2t_absolute",
             title="d2t holds the target's ids themselves, not the differences",
             expected="d2t[i] = target id - i",
-            there=f"ascending ids from {table[0]} to {table[-1]}",
+            found=f"ascending ids from {table[0]} to {table[-1]}",
             change="subtract 0, 1, 2, ... from d2t",
             certainty=Certainty.LIKELY,
         )
@@ -115,7 +115,7 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
             id="d2t_zero",
             title="d2t is all zero: the draft ids are taken for the target's",
             expected="differences that lead to the most frequent tokens",
-            there="zeros, as before loading",
+            found="zeros, as before loading",
             change="save d2t as it was in training; t2d, if it is right, has the same content",
             certainty=Certainty.LIKELY,
         )
@@ -124,7 +124,7 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
             id="d2t_range",
             title="d2t leads outside the target's vocabulary",
             expected=f"target ids from 0 to {drafter.vocab_size - 1}",
-            there=f"ids from {ids.min()} to {ids.max()}",
+            found=f"ids from {ids.min()} to {ids.max()}",
             change="save d2t as it was in training",
         )
     elif len(np.unique(ids)) != len(ids):
@@ -132,7 +132,7 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
             id="d2t_repeats",
             title="d2t leads to the same token from several draft ids",
             expected="each target id at most once",
-            there=f"{len(ids) - len(np.unique(ids))} repeated target ids",
+            found=f"{len(ids) - len(np.unique(ids))} repeated target ids",
             change="save d2t as it was in training",
         )
     chosen = _marked(drafter)
@@ -141,7 +141,7 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
             id="t2d_contradicts_d2t",
             title="t2d and d2t name different tokens",
             expected="t2d marks exactly the ids that d2t leads to",
-            there=f"{len(np.setxor1d(chosen, ids))} tokens in one of them only",
+            found=f"{len(np.setxor1d(chosen, ids))} tokens in one of them only",
             change="rebuild d2t from t2d, or the reverse; training used t2d",
             certainty=Certainty.LIKELY,
         )
@@ -183,7 +183,7 @@ def check_tokenizer(inspected: Inspected) -> Iterator[CheckResult]:
         title="the drafter's tokenizer is not the target's",
         expected="the target's tokenizer.json, or none",
         rule="drafter and target exchange token ids",
-        there="another vocabulary" if differs else "the same vocabulary, other merges",
+        found="another vocabulary" if differs else "the same vocabulary, other merges",
         change="use a drafter of this target",
         certainty=Certainty.LIKELY,
     )
@@ -202,7 +202,7 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
             title="the drafter was saved with another chat template than the target's",
             expected="the template that the target is served with",
             rule="a drafter knows the template that it was trained with",
-            there="another template",
+            found="another template",
             change="serve with the drafter's template (--chat-template), or train with this one",
             certainty=Certainty.LIKELY,
         )
@@ -225,7 +225,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
             title="the config names a quantisation that the weights do not have",
             expected="quantised weights with their scales, or no quantization_config",
             rule="engines build the layers that the config names, and look for their scales",
-            there=f"{dumps(method)}, and weights of {', '.join(sorted(types))}",
+            found=f"{dumps(method)}, and weights of {', '.join(sorted(types))}",
             change="drop quantization_config from config.json",
             certainty=Certainty.LIKELY,
         )
@@ -237,7 +237,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
         title=f"only the {side} is quantised",
         expected="a drafter trained on the states of the model that is served",
         rule="states of a quantised target differ (vllm-ascend#5974, LLMKube#1423)",
-        there=f"quantization_config in the {side}'s config",
+        found=f"quantization_config in the {side}'s config",
         certainty=Certainty.POSSIBLE,
     )
 

@@ -44,7 +44,7 @@ def check_values(inspected: Inspected) -> Iterator[CheckResult]:
             expected="numbers of the size that training leaves, or the scales beside them",
             rule="quantisation divides a matrix by a scale so that its largest number is the "
             "largest of the type",
-            there=f"the largest number of {some(lost)}",
+            found=f"the largest number of {some(lost)}",
             change="export the weights again from those before quantisation",
             certainty=Certainty.LIKELY,
         )
@@ -63,7 +63,7 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
             title="the weights have several types",
             expected="one type",
             rule="an engine converts all of them to one",
-            there=", ".join(names),
+            found=", ".join(names),
         )
         return
     named = drafter.raw.get("dtype", drafter.raw.get("torch_dtype"))
@@ -73,7 +73,7 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
             title="the weights have another type than the config names",
             expected=str(named),
             rule="an engine converts them to the type that the config names",
-            there=names[0],
+            found=names[0],
         )
 
 
@@ -91,7 +91,7 @@ def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckR
             title=f"{name} holds NaN or infinity",
             expected="finite numbers",
             rule="one such number makes every draft that reads it arbitrary",
-            there=f"{bad} of {tensor.elements} numbers",
+            found=f"{bad} of {tensor.elements} numbers",
             change="export the weights again; train in float32 or bfloat16 if float16 overflowed",
         )
     whole = len(tensor.shape) < 2
@@ -104,7 +104,7 @@ def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckR
             title=f"rows of {name} are all zero",
             expected=f"at most {DEAD_SHARE:.0%} of the rows",
             rule="a row of zeros computes nothing, and was not trained or not saved",
-            there=f"{dead} of {rows} rows",
+            found=f"{dead} of {rows} rows",
             change="export the weights again",
             certainty=Certainty.CERTAIN if dead == rows else Certainty.LIKELY,
         )
@@ -134,7 +134,7 @@ def check_width(inspected: Inspected) -> Iterator[CheckResult]:
             title="the drafter was made for a target of another width",
             expected=f'"target_hidden_size": {target.hidden_size}',
             rule="fc reads the target's states, whose width is its hidden_size",
-            there=f"{drafter.target_hidden_size}",
+            found=f"{drafter.target_hidden_size}",
             change="use a drafter of this target",
         )
 
@@ -155,7 +155,7 @@ def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
             title="the embedding is a copy of the target's",
             expected="no copy is needed",
             rule=f"{VLLM_LOADER}: shares the target's if the drafter has none",
-            there=f"{own.bytes / 1e6:.0f} MB that could be left out",
+            found=f"{own.bytes / 1e6:.0f} MB that could be left out",
         )
     elif cosine < UNLIKE_BELOW:
         yield warning(
@@ -163,7 +163,7 @@ def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
             title="the embedding is not the target's",
             expected="the target's embedding, copied or fine-tuned",
             rule="EAGLE trains with the target's embedding",
-            there=f"rows of both have a mean cosine of {cosine:.2f}",
+            found=f"rows of both have a mean cosine of {cosine:.2f}",
             change="leave embed_tokens out of the weights; with --target this is tried",
             certainty=Certainty.LIKELY,
         )
@@ -193,7 +193,7 @@ def check_head(inspected: Inspected) -> Iterator[CheckResult]:
             title="the head is a copy of the target's",
             expected="a head that was trained with the drafter's layers",
             rule="EAGLE-3 trains a head of its own; a copy costs a shipped drafter 13 %",
-            there="rows of lm_head.weight equal the target's",
+            found="rows of lm_head.weight equal the target's",
             change="export the drafter's own head, unless its trainer kept the target's",
             certainty=Certainty.POSSIBLE,
         )
@@ -214,7 +214,7 @@ def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
             title="norms hold nothing but 1",
             expected="weights that training has moved, as in the other norms",
             rule="an engine keeps ones for a norm whose weights it does not find",
-            there=", ".join(ones),
+            found=", ".join(ones),
         )
     target = inspected.target.final_norm() if inspected.target else None
     own = norms.get("norm.weight")
@@ -224,7 +224,7 @@ def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
             title="the final norm is a copy of the target's",
             expected="a norm that was trained with the drafter's head",
             rule="trainers begin with the target's and train it",
-            there="norm.weight equals the target's",
+            found="norm.weight equals the target's",
         )
 
 

@@ -126,7 +126,7 @@ def _overflows(overflow: Overflow) -> CheckResult:
         expected=f"numbers that {overflow.dtype} can hold",
         rule="one number that is infinite or NaN makes every draft after it arbitrary; engines "
         "serve a drafter in its target's type",
-        there=f"the output of {overflow.tensor} is infinite, NaN or too large",
+        found=f"the output of {overflow.tensor} is infinite, NaN or too large",
         change=f"export {overflow.tensor} again, and look for rows that are far larger than others",
     )
 
@@ -144,7 +144,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             title=f"too few prompts to tell whether enough is accepted ({trial.prompts})",
             expected=_EXPECTED if alive is None else _expected(trial),
             rule="the 95% interval over prompts must lie on one side",
-            there=measured if alive is None else _length_words(accepts),
+            found=measured if alive is None else _length_words(accepts),
             change=f"give more prompts: --limit {4 * trial.prompts}",
             certainty=Certainty.POSSIBLE,
         )
@@ -155,7 +155,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             "than expected, and the cause was not found",
             expected=_expected(trial),
             rule=f"none of {len(trial.tried)} repairs explains it",
-            there=_length_words(accepts),
+            found=_length_words(accepts),
             change="measure both lengths on the same prompts, with the same number of drafted "
             "tokens; else export the weights again: tensors may be another checkpoint's",
         )
@@ -167,7 +167,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             title="the drafter was trained too little: it accepts little, and knows it",
             expected=_EXPECTED,
             rule="a mistake in the wiring leaves a drafter surer than it is right; this one is not",
-            there=f"{measured}{_confidence_words(trial)}",
+            found=f"{measured}{_confidence_words(trial)}",
             change="train it longer, or on more text like these prompts",
             certainty=Certainty.POSSIBLE,
         )
@@ -177,7 +177,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             title="little is accepted, and the embedding is not this target's",
             expected=_EXPECTED,
             rule=f"none of {len(trial.tried)} repairs explains it",
-            there=measured,
+            found=measured,
             change="use a drafter that was trained on this target",
             certainty=Certainty.LIKELY,
         )
@@ -189,7 +189,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             title="little is accepted, and the cause was not found",
             expected=_EXPECTED,
             rule=f"none of {len(trial.tried)} repairs explains it",
-            there=f"{measured}{_confidence_words(trial)}",
+            found=f"{measured}{_confidence_words(trial)}",
             change="one of: tensors of another checkpoint, or damaged by a conversion; a "
             "drafter of another target; prompts or a template unlike those of its training",
         )
@@ -245,7 +245,7 @@ def _accepts_more(trial: Trial, tried: Tried) -> CheckResult:
         f"round instead of {trial.acceptance.mean_length:.2f}",
         expected=f"acceptance length {_length_words(then)}",
         rule="paired by prompt, corrected for the number of renderings tried",
-        there="the target's answers may be easier to predict so, too"
+        found="the target's answers may be easier to predict so, too"
         if easier
         else f"{tried.change.mistake}; the target is no surer of its answers so",
         change=tried.change.change,
@@ -306,7 +306,7 @@ def _repaired(trial: Trial, best: Tried) -> CheckResult:
         f"round instead of {now.mean_length:.2f}",
         expected=f"acceptance length {_length_words(then)}",
         rule=_RULE if _beyond_chance(best.gain) else _RULE_OF_POSITIONS,
-        there=f"{_length_words(now)}: "
+        found=f"{_length_words(now)}: "
         f"{'one of: ' if rivals else ''}{'; '.join([best.change.mistake, *rivals])}"
         f"{_as_good(trial, best)}"
         f"{_STILL_LOW if low else ''}",

@@ -132,7 +132,7 @@ def row_of(
         waited_s=sent.waited_s,
         ttft_s=sent.pieces[0] - sent.sent if sent.pieces else None,
         tpot_s=_tpot_s(sent, output),
-        e2e_s=sent.over - sent.begun if sent.attempts else None,
+        e2e_s=sent.ended_s - sent.begun_s if sent.attempts else None,
         gaps_s=[b - a for a, b in itertools.pairwise(sent.pieces)] if sent.pieces else None,
         prompt_tokens=counts.prompt_tokens,
         output_tokens=output,

@@ -35,7 +35,7 @@ from driftscope.workloads.client.server import LOOK_S, Access, ServerLookup, Wir
 from driftscope.workloads.suites.plan import LoadGenerator, LoadLevel, Shot, plan
 from driftscope.workloads.suites.prompts import Prompt, ServerFacts
 from driftscope.workloads.suites.suite import Suite, facts_for
-from driftscope.workloads.suites.transforms import written
+from driftscope.workloads.suites.transforms import prompt_text
 
 AT_ONCE = 8
 LIMITS = AnswerLimits(seconds=LOOK_S, octets=8 << 20)
@@ -70,7 +70,7 @@ class Renderer:
             return None
         if prompt.raw.template == "server":
             return chat if prompt.raw.bos else chat[1:]
-        text = written(prompt.raw.template, prompt.messages)
+        text = prompt_text(prompt.raw.template, prompt.messages)
         body = await self._ask({"prompt": text, "add_special_tokens": False})
         return [*(bos if prompt.raw.bos else []), *body.tokens]
 

@@ -90,8 +90,8 @@ class Sent:
 
     request: str
     attempts: int = 0
-    begun: float = 0.0
-    over: float = 0.0
+    begun_s: float = 0.0
+    ended_s: float = 0.0
     waited_s: float = 0.0
     sent: float = 0.0
     sent_unix_s: float | None = None
@@ -123,7 +123,7 @@ class RequestSender:
 
     async def send(self, sent: Sent, body: Mapping[str, Any], label: str, pair: str = "") -> None:
         """Fill `sent`; raise nothing but CancelledError, and fill `sent` in that case as well."""
-        name, sent.begun = sent.request, time.perf_counter()
+        name, sent.begun_s = sent.request, time.perf_counter()
         try:
             for attempt in range(self._patience.retries + 1):
                 sent.request = name if attempt == 0 else f"{name}.{attempt + 1}"
@@ -141,7 +141,7 @@ class RequestSender:
             sent.ended = Ended.CANCELLED
             raise
         finally:
-            sent.over = sent.over or time.perf_counter()
+            sent.ended_s = sent.ended_s or time.perf_counter()
             self._count(sent)
             self._clean(sent)
 
@@ -222,7 +222,7 @@ class RequestSender:
             if has_answer:
                 sent.pieces.append(now)
             if events.done and not sent.done:
-                sent.done, sent.over = True, now
+                sent.done, sent.ended_s = True, now
                 _set(limit, LAST_BYTES_S)
         if events.open and not events.done:
             raise BrokenStreamError("the stream ended in the middle of an event")

@@ -133,7 +133,7 @@ class LoadGenerator:
         """Orders of the shots that were started."""
 
     @property
-    def gone(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Whether the server can no longer be reached."""
         return self._unreached >= GONE_AFTER
 
@@ -153,7 +153,7 @@ class LoadGenerator:
 
     async def _worker(self, waiting: Iterator[Shot]) -> None:
         for shot in waiting:
-            if self.gone:
+            if self.is_unreachable:
                 return
             await self._one(shot, None)
 
@@ -164,7 +164,7 @@ class LoadGenerator:
             due = shot.due_s or 0.0
             await asyncio.sleep(begun + due - time.perf_counter())
             await room.acquire()
-            if self.gone:
+            if self.is_unreachable:
                 return
             task = group.create_task(self._one(shot, begun_unix_s + due))
             task.add_done_callback(lambda _: room.release())

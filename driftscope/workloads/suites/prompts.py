@@ -182,14 +182,14 @@ def _logged(body: Mapping[str, Any], key: str, category: str | None) -> Prompt |
     text = body.get("prompt")
     if isinstance(text, str) and text:
         return Prompt(key=key, text=text, options=options, category=category)
-    messages = _asked(body.get("messages"))
+    messages = _without_final_answers(body.get("messages"))
     if not messages:
         return None
     tools = tuple(t for t in body.get("tools") or () if isinstance(t, dict))
     return Prompt(key=key, messages=messages, tools=tools, options=options, category=category)
 
 
-def _asked(messages: Any) -> tuple[Message, ...]:
+def _without_final_answers(messages: Any) -> tuple[Message, ...]:
     """Return the messages without the final answers, which fine-tuning files contain."""
     kept = [m for m in messages or () if isinstance(m, dict) and isinstance(m.get("role"), str)]
     while kept and kept[-1]["role"] == "assistant":

@@ -152,7 +152,7 @@ TEMPLATES: Mapping[str, tuple[str, str, str]] = {
 all, or another model's template."""
 
 
-def written(template: str, messages: Sequence[Message]) -> str:
+def prompt_text(template: str, messages: Sequence[Message]) -> str:
     """Return `messages` as text, up to where the answer begins; KeyError for an unknown
     template."""
     turn, between, end = TEMPLATES[template]

@@ -629,7 +629,7 @@ def _lost_heads(folder: str) -> str | None:
         return None
     results = check_heads(Inspected(drafter=drafter))
     lost = next((result for result in results if result.level is CheckLevel.ERROR), None)
-    return f"{lost.title}: {lost.expected}, and it has {lost.there}" if lost else None
+    return f"{lost.title}: {lost.expected}, and it has {lost.found}" if lost else None
 
 
 def config_of(model: str) -> dict[str, object]:

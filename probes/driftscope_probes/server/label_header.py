@@ -48,7 +48,7 @@ class LabelHeader:
             messages.append(await receive())
         if messages[-1]["type"] == "http.request":  # otherwise the client has disconnected
             body = b"".join(message.get("body", b"") for message in messages)
-            body = _named(body, names)
+            body = _with_labels(body, names)
             scope = {**scope, "headers": _sized(scope["headers"], len(body))}
             messages = [{"type": "http.request", "body": body, "more_body": False}]
         waiting = iter(messages)
@@ -75,7 +75,7 @@ def _names(scope: Message) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def _named(body: bytes, names: dict[str, str]) -> bytes:
+def _with_labels(body: bytes, names: dict[str, str]) -> bytes:
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):

@@ -113,7 +113,7 @@ def say(words: str) -> None:
     sys.stderr.flush()
 
 
-def given(options: Sequence[str], *names: str) -> bool:
+def has_option(options: Sequence[str], *names: str) -> bool:
     """Return whether an option is among those for the engine, spelt with dashes or
     underscores."""
     spelt = [option.partition("=")[0].replace("_", "-") for option in options]
@@ -140,8 +140,8 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
 
 def drafter_name(options: Sequence[str]) -> str:
     """Return the last part of the drafter's name or path, or else the method, as a file name."""
-    given = speculation_of(options)
-    return file_name(str(given.get("model") or given.get("method") or ""))
+    has_option = speculation_of(options)
+    return file_name(str(has_option.get("model") or has_option.get("method") or ""))
 
 
 def file_name(model: str) -> str:
@@ -253,9 +253,9 @@ def replace_process(
             f"{server.name}"
         )
     option = server.named_by[0]
-    if not speculation and given(options, *server.named_by):
+    if not speculation and has_option(options, *server.named_by):
         raise UsageError(f"--no-speculation and {option} exclude each other: leave one out")
-    if speculation and not given(options, *server.named_by, "--config"):
+    if speculation and not has_option(options, *server.named_by, "--config"):
         raise UsageError(
             f"no {option}: name the drafter, or give --no-speculation to record the server without "
             f"one, for comparison; example: {server.example}"
@@ -286,5 +286,5 @@ def vllm_command(model: str, options: Sequence[str]) -> list[str]:
         server = ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
     else:
         server = ["-m", "vllm.entrypoints.cli.main", "serve", model]
-    drain = [] if given(options, "--shutdown-timeout") else ["--shutdown-timeout", DRAIN_S]
+    drain = [] if has_option(options, "--shutdown-timeout") else ["--shutdown-timeout", DRAIN_S]
     return [sys.executable, *server, *options, *drain]

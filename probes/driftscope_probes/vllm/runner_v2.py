@@ -227,14 +227,14 @@ class _ModelCall(DraftCallBase):
     __slots__ = ()
 
     def step(self) -> DraftStep:
-        batch = self.given("input_batch")
+        batch = self.argument("input_batch")
         count = batch.num_reqs
         done = batch.num_computed_prefill_tokens_np + batch.num_scheduled_tokens
         prefilling = (done < batch.prefill_len_np)[:count].tobytes()
         return DraftStep(tuple(batch.req_ids[:count]), prefilling, self.k)
 
     def on_device(self) -> DeviceStep:
-        batch, metadata = self.given("input_batch"), self.given("attn_metadata")
+        batch, metadata = self.argument("input_batch"), self.argument("attn_metadata")
         count, speculator = batch.num_reqs, self.owner
         rows = self._last_rows()
         prompts = self.runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]]
@@ -250,15 +250,15 @@ class _ModelCall(DraftCallBase):
 
     def _last_rows(self) -> torch.Tensor:
         """Return [B] int64: the row of each request's last verified token."""
-        batch = self.given("input_batch")
+        batch = self.argument("input_batch")
         ends = batch.query_start_loc[1 : batch.num_reqs + 1] - 1
-        rows: torch.Tensor = (ends - self.given("num_rejected")[: batch.num_reqs]).long()
+        rows: torch.Tensor = (ends - self.argument("num_rejected")[: batch.num_reqs]).long()
         return rows
 
     def without_graphs(self) -> Any:
         return self.original(self.owner, *self.args, **{**self.kwargs, _PASSES_GRAPHS_BY: True})
 
-    def given(self, name: str) -> Any:
+    def argument(self, name: str) -> Any:
         """Return an argument of the call, whether passed by position or by keyword."""
         if name in self.kwargs:
             return self.kwargs[name]

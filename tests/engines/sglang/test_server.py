@@ -122,7 +122,7 @@ def test_a_lost_tensor_and_one_of_another_shape_are_named(
 ) -> None:
     lost = changed(tmp_path / "lost", weights=lambda state: state.pop(O_PROJ))
     (error,) = sglang.ask(Inspected(drafter=open_drafter(str(lost)))).results
-    assert error.id == "missing_tensor" and "o_proj" in error.there
+    assert error.id == "missing_tensor" and "o_proj" in error.found
     cut = changed(tmp_path / "cut", weights=lambda state: state.update({O_PROJ: torch.ones(8, 8)}))
     (error,) = sglang.ask(Inspected(drafter=open_drafter(str(cut)))).results
     assert error.id == "refused_by_engine" and O_PROJ in error.title

@@ -26,8 +26,8 @@ from benchmarks.calibration.advice import (
     recorded,
     recorded_on,
     served,
+    simulated_text,
     true_gain,
-    written,
 )
 from benchmarks.calibration.inside import CONFIDENCES, scored_rounds
 from driftscope.analysis.advice import advise, served_option
@@ -396,7 +396,7 @@ WORLD = AdviceWorld(
 
 
 def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
-    text = written(RandomState(3))
+    text = simulated_text(RandomState(3))
     whole = served(text, 0.0)
     model = fit([recorded(WORLD, k, RandomState(3)).cells for k in (K, 1)])
     assert model is not None

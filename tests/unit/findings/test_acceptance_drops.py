@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.simulate import Truth, simulate
 
-from benchmarks.calibration.changes import WORLDS, ChangeWorld, drawn, moves, over_time
+from benchmarks.calibration.changes import WORLDS, ChangeWorld, moves, over_time, series_of
 from driftscope.analysis.figures.change_points import PROMPT, Changes, changes
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Answer, Finding, Severity
@@ -35,7 +35,7 @@ TRIALS, TABLE_TRIALS = 20, 12
 
 @functools.cache
 def _made(world: ChangeWorld) -> list[Changes | None]:
-    return [changes(drawn(world, 300 + seed)) for seed in range(TRIALS)]
+    return [changes(series_of(world, 300 + seed)) for seed in range(TRIALS)]
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -22,8 +22,8 @@ from benchmarks.calibration.causes import (
     case_of,
     case_of_text,
     groups_of,
-    named,
-    two,
+    rules_of_run,
+    two_labels,
 )
 from driftscope.analysis.statistics.strata import Cells, context_within_label, labels_within_context
 from driftscope.findings.catalogue import CATALOGUE
@@ -38,7 +38,7 @@ TRIALS = 30
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_cause_is_named_where_it_is_and_can_be_separated_and_nowhere_else(world: str) -> None:
-    assert not named.breaches([named.row(world, TRIALS)], TRIALS)
+    assert not rules_of_run.breaches([rules_of_run.row(world, TRIALS)], TRIALS)
 
 
 def _analysed(run: Path) -> Analysis:
@@ -50,7 +50,7 @@ def _found(analysis: Analysis, name: str) -> list[Finding]:
 
 
 def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
-    truth = two(SHORT, LONG, HARDER)
+    truth = two_labels(SHORT, LONG, HARDER)
     analysis = _analysed(simulate(tmp_path / "run", truth))
     (finding,) = _found(analysis, "context_or_label")
     assert finding.severity is Severity.INFO
@@ -65,7 +65,7 @@ def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
 
 def test_a_trace_gives_what_the_simulated_groups_give(tmp_path: Path) -> None:
     """The worlds above are sums without files: the same run, read from a trace, agrees."""
-    truth = two(LOWER, UPPER, HARDER, context=FARTHER)
+    truth = two_labels(LOWER, UPPER, HARDER, context=FARTHER)
     read = summarise(read_trace(simulate(tmp_path / "run", truth)), "run").groups
     drawn = groups_of(truth)
     (mine,), (theirs,) = read.labels_within_context, drawn.labels_within_context
@@ -100,9 +100,9 @@ def test_a_label_is_a_fault_of_the_drafter_only_where_another_one_loses_less(
     said: list[Severity] = []
     for trial in range(TRIALS):
         seeds = {"seed": 10_000 + trial, "prompts_seed": 50_000 + trial}
-        first = two(WIDE, WIDE, theirs or 0.0, **seeds)
+        first = two_labels(WIDE, WIDE, theirs or 0.0, **seeds)
         seeds["seed"] += OTHER
-        second = two(WIDE, WIDE, mine, **seeds)
+        second = two_labels(WIDE, WIDE, mine, **seeds)
         case = case_of(second, reference=None if theirs is None else first)
         finding = CATALOGUE["template_sensitivity"](case)
         if finding is not None:

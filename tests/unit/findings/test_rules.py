@@ -275,7 +275,7 @@ def test_growth_with_norm_output_on_means_that_it_is_not_applied(tmp_path: Path)
     first = _one(conclude([_summary(tmp_path, spec)]), "acceptance_falls").causes[0]
     assert NORM_FLAGS in first.cause
     assert first.supported
-    assert "does not apply the flag" in first.seen
+    assert "does not apply the flag" in first.observed
 
 
 def test_other_layers_than_the_better_run_s_come_first(tmp_path: Path) -> None:
@@ -283,14 +283,14 @@ def test_other_layers_than_the_better_run_s_come_first(tmp_path: Path) -> None:
     bad = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.LOW], aux_layers=(2, 3, 4)))
     first = _one(conclude([bad], (), good), "acceptance_low").causes[0]
     assert LAYERS in first.cause
-    assert first.seen == "this run captures layers 2, 3, 4, good captures 1, 2, 3"
+    assert first.observed == "this run captures layers 2, 3, 4, good captures 1, 2, 3"
 
 
 def test_what_both_runs_have_in_common_is_ruled_out(tmp_path: Path) -> None:
     good = _summary(tmp_path, Spec(rounds=30), "good")
     bad = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.NOTHING]))
     finding = _one(conclude([bad], (), good), "nothing_accepted")
-    out = {cause.cause: cause.seen for cause in finding.ruled_out}
+    out = {cause.cause: cause.observed for cause in finding.ruled_out}
     assert any(LAYERS in cause for cause in out)
     assert any("another target" in cause for cause in out)
     assert all(out.values())
@@ -301,7 +301,7 @@ def test_a_worse_run_beside_it_rules_nothing_out(tmp_path: Path) -> None:
     worse = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.NOTHING]), "worse")
     low = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.LOW]))
     finding = _one(conclude([low], (), worse), "acceptance_low")
-    assert not any("worse" in cause.seen for cause in (*finding.causes, *finding.ruled_out))
+    assert not any("worse" in cause.observed for cause in (*finding.causes, *finding.ruled_out))
 
 
 DEAD = (0.0, 0.0, 0.0, 0.0)

@@ -221,7 +221,7 @@ def test_a_planted_mistake_is_named(name: str, tmp_path: Path) -> None:
     results = _results(changed(tmp_path / "a", config=config, weights=weights))
     assert name in results, f"found only {list(results)}"
     result = results[name]
-    assert result.expected and result.rule and result.there
+    assert result.expected and result.rule and result.found
     assert result.change or result.level is CheckLevel.NOTE
 
 
@@ -312,7 +312,7 @@ def test_an_end_token_that_cannot_be_drafted_is_a_note(tmp_path: Path) -> None:
         state["t2d"] = state["t2d"].roll(1)
 
     results = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))
-    assert "[4]" in results["end_token_not_drafted"].there
+    assert "[4]" in results["end_token_not_drafted"].found
 
 
 def test_a_copied_embedding_is_a_note_with_its_size(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_a_whole_checkpoint_has_notes_on_engines_only(drafter: Path) -> None:
     found = _eagle1_results(drafter)
     assert [result.id for result in found] == NOTES
     assert {result.level for result in found} == {CheckLevel.NOTE}
-    assert "EagleLlamaForCausalLM" in found[0].there and "SGLang" in found[0].title
+    assert "EagleLlamaForCausalLM" in found[0].found and "SGLang" in found[0].title
     made = checks_made(Inspected(drafter=open_drafter(str(drafter)), target=None))
     assert made == len(FOR_EAGLE1) + len(FOR_ANY_DRAFTER)
 
@@ -448,7 +448,7 @@ def test_what_vllm_refuses_is_an_error(drafter: Path, name: str) -> None:
         if eagle1_result.level is not CheckLevel.NOTE
     }
     assert found.keys() == {id_}
-    assert words in found[id_].there
+    assert words in found[id_].found
     assert "llama_eagle.py" in found[id_].rule
 
 
@@ -511,7 +511,7 @@ def test_lost_heads_are_an_error(built: tuple[str, Path]) -> None:
     )
     found = _found(path)
     assert found.keys() == {"mtp_heads_missing"}
-    assert found["mtp_heads_missing"].there == "0"
+    assert found["mtp_heads_missing"].found == "0"
     assert "vllm#35548" in found["mtp_heads_missing"].rule
 
 

@@ -246,7 +246,7 @@ def test_what_is_wrong_with_a_parallel_drafter_is_named(
     changes, words = WRONG[wrong]
     path = _write(tmp_path / "wrong", {**config, **changes}, shapes)
     _, document = _inspected(path, "--target", target)
-    found = {result["id"]: result["there"] for result in document["results"]}
+    found = {result["id"]: result["found"] for result in document["results"]}
     assert words in found[wrong]
 
 
@@ -420,7 +420,7 @@ def test_a_tensor_that_vllm_refuses_is_an_error_with_its_reason(
     answer = _refused("weights", certain=True)
     found = _asked(tmp_path, _answering(answer), with_target=with_target)
     (error,) = found.results
-    assert (error.id, error.there) == ("refused_by_engine", "ValueError: no")
+    assert (error.id, error.found) == ("refused_by_engine", "ValueError: no")
     assert "a.b" in error.title and error.rule == "vLLM 9.9, models/a.py:1 load"
 
 
@@ -440,7 +440,7 @@ def test_what_this_machine_cannot_build_stays_unknown(tmp_path: Path) -> None:
 def test_parameters_without_numbers_and_tensors_that_are_cut_are_errors(tmp_path: Path) -> None:
     answer = {**NOTHING, "stage": "loaded", "unfilled": {"a": [1, 2]}, "cut": {"b": [3, 4]}}
     found = _asked(tmp_path, _answering(answer), with_target=True)
-    assert {result.id: result.there.partition(": ")[2] for result in found.results} == {
+    assert {result.id: result.found.partition(": ")[2] for result in found.results} == {
         "wrong_shape": "b 3 of 4",
         "missing_tensor": "a 1 of 2",
     }

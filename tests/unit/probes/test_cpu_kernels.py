@@ -266,11 +266,11 @@ def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:
 
     job = Job()
     beside.post(job, work)
-    assert (seen, beside.busy, job.over) == ([], True, False)
+    assert (seen, beside.busy, job.is_done) == ([], True, False)
     go.set()
     beside.join()
     assert seen and seen[0] != threading.get_ident()
-    assert (beside.busy, job.over, job.failed) == (False, True, False)
+    assert (beside.busy, job.is_done, job.failed) == (False, True, False)
     beside.join()
 
 
@@ -298,7 +298,7 @@ def test_what_ends_its_thread_has_failed_and_keeps_nobody_waiting() -> None:
 
     with pytest.raises(SystemExit):
         job.run(ends)
-    assert (job.over, job.failed) == (True, True)
+    assert (job.is_done, job.failed) == (True, True)
 
 
 def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyP
     beside.join()
     for job in jobs:
         job.synchronize()
-        assert (job.over, job.failed) == (True, True)
+        assert (job.is_done, job.failed) == (True, True)
 
 
 def test_a_job_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,15 +50,15 @@ def test_a_run_that_is_being_written(tmp_path: Path) -> None:
     create_run(tmp_path / "run", manifest(SPEC))
     writer = TraceWriter(tmp_path / "run", source="worker0-1", options=WriterOptions(flush_s=0.02))
     followed = FollowedRun(tmp_path / "run")
-    assert view(followed.look()).rounds == 0 and not followed.over
+    assert view(followed.look()).rounds == 0 and not followed.has_ended
     for times in (1, 2):
         for row in rows(SPEC):
             assert writer.put(row)
         until(lambda times=times: view(followed.look()).rounds == times * ROUNDS)
-    assert not followed.over
+    assert not followed.has_ended
     writer.close()
     seen = view(followed.look())
-    assert followed.over and seen.rounds == 2 * ROUNDS
+    assert followed.has_ended and seen.rounds == 2 * ROUNDS
     assert seen.chains == 2 * (ROUNDS + SPEC.requests)
 
 

@@ -139,7 +139,7 @@ def show(table: Sequence[Row], say: Say = print) -> None:
         likeliest = row.found("runs_part", beside=True)
         if likeliest and likeliest.causes:
             suspect = likeliest.causes[0]
-            say(f"  likeliest:  {suspect.cause} [{suspect.seen or 'nothing recorded tells'}]")
+            say(f"  likeliest:  {suspect.cause} [{suspect.observed or 'nothing recorded tells'}]")
         if row.name != row.healthy:
             say(f"  check --baseline '{row.healthy}' --fail-on runs_part: exit {row.exit_code}")
 

@@ -207,7 +207,7 @@ def test_three_wrong_layers_lead_to_those_of_training_and_ties_are_named(base: V
     trial = Runner(bench.teacher, answered, 5).run(wrong, candidates)
     (result,) = verdict(trial)
     assert result.change == f'"{AUX_LAYERS}": [2, 3, 5]'
-    assert "accept about as much" in result.there and "[1, 4, 5]" in result.there
+    assert "accept about as much" in result.found and "[1, 4, 5]" in result.found
     healthy = Runner(bench.teacher, answered, 5).run(
         base.with_shared_head(bench.facts.head), candidates
     )

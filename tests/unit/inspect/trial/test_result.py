@@ -146,7 +146,7 @@ def test_more_accepted_is_a_warning_unless_the_answers_may_be_easier(
     (found,) = verdict(_trial(0.95, 2, surer))
     assert found.id == "accepts_more_with.first_token_off"
     assert found.level is level
-    assert ("easier" in found.there) is (level is CheckLevel.NOTE)
+    assert ("easier" in found.found) is (level is CheckLevel.NOTE)
 
 
 @pytest.mark.parametrize(("stopped", "ids"), [(False, ["accepts_little"]), (True, [])])
@@ -222,7 +222,7 @@ def test_confidence_tells_too_little_training_from_wrong_wiring(
         title="",
         expected="",
         rule="",
-        there="",
+        found="",
     )
     named = [result.id for result in verdict(replace(trial, renderings=()), [other])]
     assert named == (["another_target"] if ids == ["accepts_little"] else ids)
@@ -253,7 +253,7 @@ def test_numbers_that_overflow_are_named_first() -> None:
     )
     first, *_ = verdict(trial)
     assert first.id == "states_overflow" and first.level is CheckLevel.ERROR
-    assert "depth 2" in first.title and "fc.weight" in first.there
+    assert "depth 2" in first.title and "fc.weight" in first.found
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_two_repairs_that_help_alike_are_one_of_both(behind: float, certainty: C
     )
     (found,) = verdict(replace(_trial(0.75, 2, 0), tried=tried, renderings=()))
     assert found.certainty is certainty
-    assert ("second is wrong" in found.there) is (certainty is Certainty.POSSIBLE)
+    assert ("second is wrong" in found.found) is (certainty is Certainty.POSSIBLE)
 
 
 def _repair(before: float, after: float) -> Tried:

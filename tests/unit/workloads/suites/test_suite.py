@@ -23,7 +23,7 @@ from driftscope.workloads.suites.suite import (
     parse_suite,
     shipped_suites,
 )
-from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, written
+from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, prompt_text
 from driftscope_lab.trio import load_prompts
 from driftscope_lab.trio.prompts import in_plain_text, templated
 
@@ -72,7 +72,7 @@ def test_the_trios_prompts_are_those_that_it_was_held_out_from() -> None:
     """Both conditions are renderings of the same conversations."""
     for prompt, held_out in zip(prompts_of("trio"), load_prompts(), strict=True):
         alone = held_out.conversation(1)
-        assert f"<s>{written('roles', prompt.messages)}" == in_plain_text(alone)
+        assert f"<s>{prompt_text('roles', prompt.messages)}" == in_plain_text(alone)
         rendered = "".join(f"<|{m['role']}|>\n{m['content']}<|end|>" for m in prompt.messages)
         assert f"<s>{rendered}<|assistant|>" == templated(alone)
 
