@@ -60,7 +60,8 @@ def pays_command(*runs: RunSummary, other_k: int | None = None) -> str:
     """Return the command that serves a target without speculation and with the drafters of `runs`
     in turn, and compares them; `other_k`: each with that K as well."""
     manifest = runs[0].manifest
-    options = [f"-k {runs[0].k},{other_k}"] if other_k else []
+    ks = dict.fromkeys((runs[0].k, other_k))
+    options = [f"-k {','.join(map(str, ks))}"] if other_k else []
     for name, size in (
         ("--tensor-parallel-size", manifest.tensor_parallel),
         ("--pipeline-parallel-size", manifest.pipeline_parallel),
@@ -712,13 +713,11 @@ def to_measure(advice: Advice) -> str | None:
     if following is None or advice.doubt is not None or advice.useless:
         return None
     k, most = following.k, following.most
-    bound = "" if most is None else f"surely not more than {percent(max(most, 0.0))}"
+    bound = "" if most is None else f" (at most {percent(max(most, 0.0))})"
     if following.guess is not None and most is not None:
-        gain = f"K = {k} may be about {percent(following.guess)} faster, {bound}"
-    elif most is not None:
-        gain = f"whether K = {k} is faster is not known, {bound}"
+        gain = f"K = {k} may be about {percent(following.guess)} faster{bound}"
     else:
-        gain = f"whether K = {k} is faster is not known"
+        gain = f"whether K = {k} is faster is not known{bound}"
     ran = "" if advice.served.mixed else " ran"
     return f"{advice.served.words}{ran}; {gain}; measure K = {k}"
 
@@ -727,7 +726,10 @@ def by_batch(advice: Advice) -> list[str]:
     """Return the measured K by range of batch sizes; [] if they are one K."""
     if len(advice.schedule) < 2:
         return []
-    return [f"{k} for batches of {first} to {last}" for first, last, k in advice.schedule]
+    return [
+        f"{k} for batches of {first}" + (f" to {last}" if last > first else "")
+        for first, last, k in advice.schedule
+    ]
 
 
 def ends(gain: Estimate | None) -> str:

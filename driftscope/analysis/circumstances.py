@@ -395,7 +395,7 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
     steps, touched = rounds.rounds + run.undrafted, run.structured > 0
     some = rounds.where(touched)
     failed = rate_over_clusters(
-        run.undrafted - run.deliberate, steps, rounds.cluster, rounds.crossed
+        run.undrafted - run.deliberate - run.structured, steps, rounds.cluster, rounds.crossed
     )
     boundary = rate_over_clusters(
         run.structured[touched], steps[touched], some.cluster, some.crossed

@@ -87,8 +87,17 @@ class Case:
     def cost_of_losing(self, parts: Sequence[Group | AcceptanceLevel], kept: float) -> float | None:
         """Return the gain in tokens per second if the rounds of these parts yielded at least `kept`
         tokens."""
+        return self.cost_of(self.run.acceptance.mean_length + self._lost(parts, kept))
+
+    def share_lost(self, parts: Sequence[Group | AcceptanceLevel], kept: float) -> float:
+        """Return the share of the run's accepted tokens that are lost if the rounds of these parts
+        would otherwise yield at least `kept` tokens."""
+        lost = self._lost(parts, kept)
+        return lost / (self.run.acceptance.mean_length - 1.0 + lost) if lost else 0.0
+
+    def _lost(self, parts: Sequence[Group | AcceptanceLevel], kept: float) -> float:
         lost = sum(part.rounds * max(kept - part.mean_length, 0.0) for part in parts)
-        return self.cost_of(self.run.acceptance.mean_length + lost / self.run.rounds)
+        return lost / self.run.rounds
 
     def cost_of_gain(self, gain: float) -> float | None:
         """Return the gain in tokens per second if the engine were faster by this share."""

@@ -27,12 +27,14 @@ from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.analysis.time_per_token import WORTH
 from driftscope.findings.case import Case
 from driftscope.findings.finding import URGENT, Answer, Finding, Headline, Severity, Topic, capital
+from driftscope.findings.rules_acceptance import acceptance_dies, acceptance_falls
 from driftscope.findings.rules_compare import without_interval
 from driftscope.findings.rules_pays import model_ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.latency import CLIENT_TPOT, PREDICTED_TPOT, TPOT, TTFT
 from driftscope.vocabulary import Ended
 
+PAYS = "`driftscope pays "
 MOST_ACTIONS = 3
 """Most actions on the first screen."""
 
@@ -121,6 +123,10 @@ class FirstScreen:
                 if not any(answer.advice in action.advice for action in self.actions)
             )
             records = [words for words in advised if words not in ids]
+            # One `driftscope pays` of all runs answers whatever is asked of their speed.
+            measured = any(PAYS in action.advice for action in self.actions)
+            pays = [words for words in records if PAYS in words]
+            records = [words for words in records if words not in pays[0 if measured else 1 :]]
             ids |= advised.keys()
             if texts or records:
                 rows.append((topic, (*texts, *records)))
@@ -179,14 +185,16 @@ def first_screen_of(
         else _actions(cases, findings, answers, lead, subject)
     )
     dead = lead.headline is Headline.NOTHING_ACCEPTED
-    if not (few or dead) and dict(marks).get(Topic.PAYS) is Answer.CANNOT_TELL:
-        measure = _to_know_whether_it_pays(answers, actions)
+    turned_off = few or dead or actions[0].option == NO_SPECULATION
+    if not turned_off and not any(PAYS in action.advice for action in actions):
+        unknown = dict(marks).get(Topic.PAYS) is Answer.CANNOT_TELL
+        measure = _next_k(cases, answers) or (_to_know_whether_it_pays(answers) if unknown else ())
         actions = (*actions[: MOST_ACTIONS - len(measure)], *measure)
     return FirstScreen(
         state=_state(cases, lead, subject, about, vouched),
         headline=f"Too little to conclude. {text}" if few else text,
         lead=lead,
-        subject=None if asks or subject is lead else subject,
+        subject=None if asks or subject is lead else _loss_behind(subject, findings),
         answers=tuple(answers),
         actions=actions,
         figures=_figures(cases, lead)
@@ -292,6 +300,15 @@ def _subject(lead: Finding, findings: Sequence[Finding]) -> Finding | None:
     return next(urgent, None)
 
 
+def _loss_behind(subject: Finding | None, findings: Sequence[Finding]) -> Finding | None:
+    """Return the loss along the chain that a subject about the drafter's inside explains, or the
+    subject: readers who never heard of drift understand the loss."""
+    if subject is None or subject.topic is not Topic.INSIDE:
+        return subject
+    losses = (acceptance_falls.id, acceptance_dies.id)
+    return next((f for f in findings if f.id in losses and f.runs == subject.runs), subject)
+
+
 def _other_drafting(cases: Sequence[Case], lead: Finding) -> bool:
     """Return whether the two runs that the headline compares differ in drafter or K."""
     pair = {lead.reference, lead.runs[-1]}
@@ -320,7 +337,12 @@ def _state(
         return State.LOOK
     if subject is not None:
         return State.ACT if subject.severity is Severity.HIGH else State.LOOK
-    if any(answer.answer is Answer.CANNOT_TELL for answer in (*answers, lead)):
+    open_ = {told.topic for told in (*answers, lead) if told.answer is Answer.CANNOT_TELL}
+    if dict(_marks(answers)).get(Topic.INSIDE) is Answer.YES:
+        # Acceptance alone hardly ever shows that nothing is lost along the chain: what was measured
+        # inside the drafter does.
+        open_.discard(Topic.WHERE)
+    if open_:
         return State.NOTHING_SEEN
     runs = {run for answer in answers for run in answer.runs}
     return State.HEALTHY if runs <= set(vouched) else State.NOTHING_SEEN
@@ -342,17 +364,15 @@ def _actions(
     if better is None or better[0] not in runs:
         if advised := _advised(subject, left):
             return advised
-        advice = cases[0].advice if len(cases) == 1 else None
-        words, step = (to_measure(advice), advice.choice.next) if advice else (None, None)
-        if advice and words and step and (step.guess or 0.0) >= WORTH_SAYING:
-            measure = f"{words}: `{advice.measure_command}`."
-            return (Finding(id="measure", topic=Topic.DO, advice=measure),)
+        if measure := _next_k(cases, answers):
+            return measure
         # Nothing is to be changed; what to record for the first question without an answer.
         record = next((answer.advice for answer in (lead, *answers) if answer.advice), "")
         nothing = f"Nothing to change. {record}".strip()
         return (Finding(id="nothing_to_change", topic=Topic.DO, advice=nothing),)
     if _other_drafting(cases, lead):
-        switch = _switch(runs[better[0]], better[1], faster=lead.topic is Topic.PAYS)
+        other = runs.get(better[1])
+        switch = _switch(runs[better[0]], better[1], other, faster=lead.topic is Topic.PAYS)
     else:
         # Neither drafter nor K makes one of the two runs better.
         switch = Finding(
@@ -367,12 +387,23 @@ def _actions(
     return (switch, *_advised(None, own))[:MOST_ACTIONS]
 
 
-def _to_know_whether_it_pays(
-    answers: Sequence[Finding], actions: Sequence[Finding]
-) -> tuple[Finding, ...]:
-    """Return what tells whether speculation pays, unless an action measures it anyway."""
+def _next_k(cases: Sequence[Case], answers: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return which K of a single run to measure, beside no speculation, if it may be clearly
+    faster."""
+    advice = cases[0].advice if len(cases) == 1 else None
+    words, step = (to_measure(advice), advice.choice.next) if advice else (None, None)
+    if not (advice and words and step and (step.guess or 0.0) >= WORTH_SAYING):
+        return ()
+    unknown = dict(_marks(answers)).get(Topic.PAYS) is Answer.CANNOT_TELL
+    also = " and whether speculation pays" if unknown else ""
+    measure = f"{words}{also}: `{advice.measure_command}`."
+    return (Finding(id="measure", topic=Topic.DO, advice=measure),)
+
+
+def _to_know_whether_it_pays(answers: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return what tells whether speculation pays."""
     asked = [one for one in answers if one.topic is Topic.PAYS and one.advice and not one.reference]
-    if not asked or any("`driftscope pays " in action.advice for action in actions):
+    if not asked:
         return ()
     measure = Finding(
         id="measure_whether_it_pays",
@@ -401,9 +432,9 @@ def _advised(subject: Finding | None, findings: Sequence[Finding]) -> tuple[Find
     return tuple(kept.values())[:MOST_ACTIONS]
 
 
-def _switch(run: RunSummary, other: str, *, faster: bool) -> Finding:
-    """Return the advice to serve with the drafter of `run` instead of that of `other`; not
-    `faster`: only its acceptance is known to be better."""
+def _switch(run: RunSummary, other: str, its_run: RunSummary | None, *, faster: bool) -> Finding:
+    """Return the advice to serve with the drafter of `run` instead of that of `other`, or with its
+    K; not `faster`: only its acceptance is known to be better."""
     return Finding(
         id="switch",
         topic=Topic.DO,
@@ -413,7 +444,9 @@ def _switch(run: RunSummary, other: str, *, faster: bool) -> Finding:
         title="it serves the same target faster"
         if faster
         else "it accepts more; which one serves faster cannot be told from these runs",
-        advice=f"Serve with the drafter and K of {run.label} instead of those of {other}."
+        advice=f"Serve with {ks_of(run.ks)}, as {run.label} does, instead of {ks_of(its_run.ks)}."
+        if faster and its_run is not None and its_run.manifest.drafter == run.manifest.drafter
+        else f"Serve with the drafter and K of {run.label} instead of those of {other}."
         if faster
         else f"Try the drafter of {run.label} instead of that of {other}, and compare the time per "
         "token under your own load.",

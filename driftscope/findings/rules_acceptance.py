@@ -15,7 +15,11 @@ from driftscope.analysis.number_words import (
 from driftscope.analysis.statistics.intervals import poisson_upper_tail, share_interval
 from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS, LOW_CLUSTERS
-from driftscope.analysis.summary.run_summary import tokens_are_wrong, warmest
+from driftscope.analysis.summary.run_summary import (
+    first_token_differs,
+    tokens_are_wrong,
+    warmest,
+)
 from driftscope.findings.case import ALWAYS, Case, Deciding, Need, Threshold, entry
 from driftscope.findings.causes import (
     EVEN_WITHIN,
@@ -395,7 +399,8 @@ def healthy(case: Case) -> Finding | None:
         return None
     compared = _is_compared(case)
     stable = any(finding.id == hidden_state_stable.id for finding in case.found)
-    if run.clusters < FEW_REQUESTS or case.accepts_less or fall_of(run.changes) is not None:
+    moved = fall_of(run.changes) is not None or first_token_differs(run) is not None
+    if run.clusters < FEW_REQUESTS or case.accepts_less or moved:
         return None
     if not (stable or compared or is_even(run)):
         return None

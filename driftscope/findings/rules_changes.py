@@ -154,10 +154,10 @@ def acceptance_drops(case: Case) -> Finding | None:
         if felt and not harder
         else Severity.INFO,
         answer=Answer.CANNOT_TELL if doubt else Answer.NO if trust is not Trust.LOW else None,
-        statement=f"rounds of requests{under} that start before {_moment(drop.time_s)} "
-        f"({lasted(since_s)} into the run) yield {number(drop.before)} tokens, rounds of later "
-        f"requests {number(drop.after)}: at the same mix of requests {percent(kept)} of the "
-        f"accepted tokens remain{_anchor(drop)}{doubt}{updated}",
+        statement=f"acceptance{under} fell at {_moment(drop.time_s)} ({lasted(since_s)} into the "
+        f"run): a round yields {number(drop.after)} tokens since, {number(drop.before)} before; at "
+        f"the same mix of requests {percent(kept)} of the accepted tokens remain"
+        f"{drop_by_label(case.run.changes, label)}{_anchor(drop)}{doubt}{updated}",
         evidence={
             **_evidence(changes, drop),
             "update": None if update is None else update.number,
@@ -170,8 +170,9 @@ def acceptance_drops(case: Case) -> Finding | None:
         else _ADVICE_OF_UPDATE
         if update is not None
         else f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
-        "other weights, templates or sampling parameters, another kind of traffic. Use --since to "
-        "analyse only what follows, by label and by context, and see which requests accept less.",
+        "other weights, templates or sampling parameters, another kind of traffic. Analyse this "
+        f"run again with `--where 'time_s >= {drop.time_s:.0f}'`: it shows which requests accept "
+        "less since.",
         cost_tps=case.cost_of_losing(
             [level for level in changes.levels if level.start_s >= drop.time_s], drop.before
         ),
@@ -251,21 +252,40 @@ def drop_of(changes: Changes | None) -> tuple[Changes, ChangePoint, str] | None:
     """Return the changes with the worst drop, the drop and its label: of all requests ("") or,
     unless all requests fall as well, of one label; None if there is none.
 
-    Movements of labels may cancel in the run, whether they are steps or slopes.
+    Movements of labels may cancel in the run, whether they are steps or slopes. A drop of the run
+    that is not clear of the threshold gives way to one of a label that is.
     """
-    drop = worst_drop(changes)
     if changes is None:
         return None
+    drop, dropped = worst_drop(changes), _dropped_labels(changes)
+    worst = min(dropped, key=lambda found: kept_after(found[1])[0], default=None)
     if drop is not None:
-        return changes, drop, ""
+        blurred = worst is not None and is_clear(worst[1]) and not is_clear(drop)
+        return worst if blurred else (changes, drop, "")
     if any(kept_after(point)[0] < 1.0 for point in changes.points):
         return None
-    dropped = [
+    return worst
+
+
+def _dropped_labels(changes: Changes) -> list[tuple[Changes, ChangePoint, str]]:
+    return [
         (alone, drop, label)
         for label, alone in changes.by_label.items()
         if (drop := worst_drop(alone, gradual=True)) is not None
     ]
-    return min(dropped, key=lambda found: kept_after(found[1])[0], default=None)
+
+
+def drop_by_label(changes: Changes | None, label: str) -> str:
+    """Return a clause on the labels of a run that drops, if some drop and others do not; "" for a
+    drop of one `label`."""
+    if changes is None or label:
+        return ""
+    dropped = {name for _, _, name in _dropped_labels(changes)}
+    others = [name for name, alone in changes.by_label.items() if not alone.points]
+    if not dropped or not others:
+        return ""
+    kept, lost = (listed([f'"{name}"' for name in names]) for names in (others, sorted(dropped)))
+    return f"; it shows under {lost}, and not under {kept}"
 
 
 @entry(
@@ -473,9 +493,13 @@ def _share(
 def severity_of(drop: ChangePoint) -> Severity:
     """Return HIGH only for a loss that is clear of the threshold, and that sessions which go on or
     repeated prompts show as well: new sessions may be other traffic."""
+    return Severity.HIGH if is_clear(drop) and confirming(drop) else Severity.MEDIUM
+
+
+def is_clear(drop: ChangePoint) -> bool:
+    """Whether the 95% interval of what a drop keeps is clear of the threshold."""
     spread = kept_after(drop)[1]
-    clear = spread is not None and spread.high < DROPPED_BELOW.value
-    return Severity.HIGH if clear and confirming(drop) else Severity.MEDIUM
+    return spread is not None and spread.high < DROPPED_BELOW.value
 
 
 def _assumed(changes: Changes, point: ChangePoint) -> list[str]:

@@ -52,6 +52,12 @@ LONG_FROM = Threshold(
     source="a choice; figures by context length are published from 2k on (speculators#684)",
 )
 """Between shorter contexts a difference is that of the prompts."""
+LOST_ABOVE = Threshold(
+    name="LOST_ABOVE",
+    value=0.1,
+    means="share of the run's accepted tokens that its long contexts cost, for high severity",
+    source="driftscope: at this loss the best K begins to change",
+)
 SENSITIVE_BELOW = Threshold(
     name="SENSITIVE_BELOW",
     value=0.8,
@@ -172,23 +178,25 @@ def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[f
 @entry(
     title="Acceptance collapses in long contexts",
     topic=Topic.WHERE,
-    thresholds=(COLLAPSE_BELOW, LONG_FROM),
+    thresholds=(COLLAPSE_BELOW, LONG_FROM, LOST_ABOVE),
     need=_CONTEXT,
 )
 def long_context_collapse(case: Case) -> Finding | None:
     """Rounds in the longest contexts accept clearly fewer tokens than those in the shortest, under
     the same labels and at the same places in the answer. Differences between contexts below 512
-    tokens are left to the prompts."""
+    tokens are left to the prompts. The severity is high only if the whole run loses by it."""
     contrast = case.run.groups.context_within_label
     if contrast is None or _begin(contrast.second) < LONG_FROM.value:
         return None
     if not contrast.loses(COLLAPSE_BELOW.value):
         return None
     groups = usable(case.run.groups.context)
-    long = _groups_called(groups, contrast.second)
+    parts = groups[1:] if len(contrast.strata) == 1 else _groups_called(groups, contrast.second)
     trust, because = _trust(contrast, COLLAPSE_BELOW.value)
     return Finding(
-        severity=Severity.HIGH,
+        severity=Severity.HIGH
+        if case.share_lost(parts, contrast.first_length) > LOST_ABOVE.value
+        else Severity.MEDIUM,
         answer=Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds yield {number(contrast.second_length)} tokens in contexts of "
         f"{contrast.second} and {number(contrast.first_length)} in contexts of "
@@ -206,9 +214,7 @@ def long_context_collapse(case: Case) -> Finding | None:
         "long ones or use a drafter with a sliding window"
         f"{unless_normed(case.run, _OR_NORMS)}. Until then send long contexts to a "
         "server with fewer num_speculative_tokens.",
-        cost_tps=case.cost_of_losing(groups[1:], contrast.first_length)
-        if len(contrast.strata) == 1
-        else case.cost_of_losing(long, contrast.first_length),
+        cost_tps=case.cost_of_losing(parts, contrast.first_length),
     )
 
 
@@ -557,7 +563,9 @@ def even_along_chain(case: Case) -> Finding | None:
     if run.fall is not None and run.fall.interval.low > 0:
         ends = fall_words(run.fall)
     else:
-        ends = f"{ends}, but only easy rounds get deep"
+        ends = (
+            f"of the tokens that get to a depth, {ends} are accepted, but only easy rounds get deep"
+        )
     return Finding(
         answer=Answer.CANNOT_TELL,
         statement=f"acceptance alone cannot tell how much is lost along the chain: {ends}",

@@ -262,7 +262,7 @@ def _compared(case: Case, comparison: Comparison, change: float, interval: Inter
     if not any(found.name == K for found in comparison.comparability.differences):
         depths_of = ""
     else:
-        depths_of = f" at the first {count(len(comparison.at(MARGINAL)), 'depth')}"
+        depths_of = f" up to depth {len(comparison.at(MARGINAL))}"
     return Finding(
         answer=answer,
         headline=places.get(answer, Headline.LENGTH),

@@ -47,8 +47,8 @@ from driftscope.findings.finding import (
 from driftscope.findings.rules_speed import BOUNDED, WORTH, k_evidence, times_words
 
 _NONE = (
-    "Serve without speculation, or fix the drafter first: the other findings show what is wrong "
-    "with it. Drafting costs more time than the accepted tokens save."
+    "Serve without speculation, or with a smaller K or a better drafter: drafting costs more time "
+    "than the accepted tokens save."
 )
 _VLLM, _SGLANG = "vllm", "sglang"
 _SERVED_AT = {_VLLM: "http://localhost:8000", _SGLANG: "http://localhost:30000"}

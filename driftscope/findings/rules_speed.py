@@ -68,7 +68,6 @@ BOUNDARY_ABOVE = Threshold(
 _ADVICE = {
     UndraftedReason.CONTEXT_LIMIT: "raise --max-model-len: vLLM's V1 runner drafts for no request "
     "of a batch while one of them is within K tokens of the limit",
-    UndraftedReason.STRUCTURED_OUTPUT: "see the finding about structured output",
     UndraftedReason.PREEMPTED: "give the cache more memory (--gpu-memory-utilization) or lower "
     "--max-num-seqs: requests are preempted",
     UndraftedReason.TOKEN_BUDGET: "raise --max-num-batched-tokens: the step's token budget leaves "
@@ -326,14 +325,15 @@ def k_evidence(case: Case, advice: Advice, k: int, gain: Estimate) -> dict[str, 
 )
 def drafts_missing(case: Case) -> Finding | None:
     """Decode steps had no draft although no setting asked for K = 0: the context limit, a
-    preemption, the token budget, a grammar, or a drafter that returned nothing."""
+    preemption, the token budget, or a drafter that returned nothing. What a grammar rejected has a
+    finding of its own."""
     share, spread = case.run.groups.failed_share, case.run.groups.failed_share_interval
     if not share > MISSING_ABOVE.value:
         return None
     reasons = {
         name: n
         for name, n in case.run.fallback.by_reason.items()
-        if name not in UndraftedReason.DELIBERATE
+        if name not in (*UndraftedReason.DELIBERATE, UndraftedReason.STRUCTURED_OUTPUT)
     }
     worst = max(reasons, key=lambda name: reasons[name])
     trust, because = judged(case.run.requests, spread, above=MISSING_ABOVE.value)
@@ -341,7 +341,7 @@ def drafts_missing(case: Case) -> Finding | None:
     return Finding(
         severity=Severity.HIGH if share > 0.5 else Severity.MEDIUM,
         statement=f"{percent(share)} of the decode steps had no draft, and no setting asked for "
-        f"that ({named}); {percent(_deliberate(case))} were left out on purpose",
+        f"that ({named})",
         evidence={
             **figure("failed_share", share, spread),
             "deliberate_share": _deliberate(case),
@@ -371,7 +371,7 @@ def drafts_left_out(case: Case) -> Finding | None:
     return Finding(
         severity=Severity.INFO,
         statement=f"{percent(share)} of the decode steps had no draft because a setting asked for "
-        f"K = 0; {percent(case.run.groups.failed_share)} had none for another reason",
+        "K = 0",
         evidence={
             "deliberate_share": share,
             "failed_share": case.run.groups.failed_share,

@@ -11,7 +11,7 @@ import pytest
 from support.simulate import Truth, simulate
 from support.simulate.sums import marginal_at_k, side
 
-from driftscope.analysis.advice import advise
+from driftscope.analysis.advice import advise, pays_command
 from driftscope.analysis.compare import Comparison, compare
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
@@ -122,6 +122,21 @@ def test_a_drop_at_the_moment_that_k_changes_is_told_but_not_blamed(tmp_path: Pa
     found = conclude([_summary(tmp_path, replace(SHORTER, change=(0.5, -1.5)))])
     assert "acceptance_drops" not in {finding.id for finding in found.findings}
     assert any("acceptance goes with what decides K" in note.statement for note in found.notes)
+
+
+@pytest.mark.parametrize("change", [None, (0.5, -1.5)])
+def test_no_drafter_is_called_healthy_whose_fall_k_may_hide(
+    tmp_path: Path, change: tuple[float, float] | None
+) -> None:
+    even = replace(SHORTER, growth=1.0, norm_output=True, near=0.2, self_last=0.2)
+    run = _summary(tmp_path, replace(even, sink=(0.3, 0.29), change=change))
+    ids = {finding.id for finding in conclude([run]).findings}
+    assert ("healthy" in ids) == (change is None)
+
+
+def test_the_k_to_measure_is_named_once(by_batch: RunSummary) -> None:
+    assert " -k 7 " in pays_command(by_batch, other_k=7)
+    assert " -k 7,3 " in pays_command(by_batch, other_k=3)
 
 
 def test_what_the_mix_takes_is_no_drop(tmp_path: Path) -> None:

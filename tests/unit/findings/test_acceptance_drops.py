@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 from support.simulate import Truth, simulate
 
-from benchmarks.calibration.changes import WORLDS, ChangeWorld, moves, over_time, series_of
+from benchmarks.calibration.changes import (
+    TINY,
+    WORLDS,
+    ChangeWorld,
+    moves,
+    over_time,
+    series_of,
+)
 from driftscope.analysis.figures.change_points import PROMPT, Changes, changes
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Answer, Finding, Severity
@@ -19,6 +26,7 @@ from driftscope.findings.first_screen import State
 from driftscope.findings.rules_changes import (
     FELL_BELOW,
     contradicting,
+    drop_by_label,
     drop_of,
     explanation_of,
     fall_of,
@@ -72,6 +80,18 @@ def test_prompts_that_come_again_contradict_a_drop() -> None:
 def test_the_label_that_loses_is_named(name: str) -> None:
     drops = [drop_of(found) for found in _made(WORLDS[name])]
     assert {drop[2] for drop in drops if drop} <= {"a", ""}
+
+
+def test_the_labels_that_lose_are_named_beside_those_that_do_not() -> None:
+    """One rare label, one of two in five, or all of them lose."""
+    labelled = ChangeWorld(requests=600, alike=0.0, own=0.6, opposite=-1.8)
+    rare, large = replace(labelled, other_share=0.08), replace(labelled, other_share=0.4)
+    every = replace(rare, opposite=-TINY, step=-1.2)
+    clause = '; it shows under "a", and not under "b"'
+    for world, label, words in ((rare, "a", ""), (large, "", clause), (every, "", "")):
+        found = [drop for made in _made(world) if (drop := drop_of(made))]
+        told = [(drop[2], drop_by_label(drop[0], drop[2])) for drop in found]
+        assert told.count((label, words)) >= 0.75 * TRIALS
 
 
 def _findings(run: RunSummary) -> dict[str, Finding]:

@@ -17,6 +17,7 @@ from support.simulate import Cost, Prompts, Truth, simulate
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.catalogue import CATALOGUE, ranked
 from driftscope.findings.finding import Finding, Severity, Trust
+from driftscope.findings.first_screen import State
 from driftscope.pipeline import Analysis, Inputs, conclude, measure, summarise
 from driftscope.trace.manifest import FED_AFTER, FED_BEFORE
 from driftscope.trace.reader import read_trace
@@ -177,7 +178,7 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
     ),
     "drafts_missing": (
         (replace(HEALTHY, undrafted={"no_draft": 0.1}),),
-        (replace(HEALTHY, k_zero_above=2),),
+        (replace(HEALTHY, k_zero_above=2, undrafted={"structured_output": 0.3}),),
     ),
     "drafts_left_out": (
         (replace(HEALTHY, k_zero_above=2),),
@@ -310,9 +311,35 @@ def test_the_first_screen_asks_to_serve_with_the_k_that_was_measured_faster(
 ) -> None:
     screen = analyse(*PAIRS["smaller_k"][0]).screen
     assert screen.headline.startswith("run1: serves ")
-    assert screen.actions[0].advice == (
-        "Serve with the drafter and K of run0 instead of those of run1."
-    )
+    assert screen.actions[0].advice == ("Serve with K = 1, as run0 does, instead of K = 4.")
+
+
+def test_the_k_to_measure_stands_beside_a_finding_and_tells_whether_it_pays(
+    analyse: Analyse,
+) -> None:
+    screen = analyse(PAIRS["acceptance_dies"][0][0]).screen
+    *_, measure = screen.actions
+    assert "measure K = 1 and whether speculation pays: `driftscope pays " in measure.advice
+    texts = [text for _, rows in screen.lines for text in rows]
+    assert not any("driftscope pays" in text for text in texts), "one command is enough"
+
+
+def test_a_loss_along_the_chain_is_told_before_what_explains_it(analyse: Analyse) -> None:
+    drifts = replace(HEALTHY, conditional=(0.86, 0.7, 0.55, 0.42), growth=3.5, norm_output=False)
+    screen = analyse(drifts).screen
+    assert screen.state is State.ACT
+    assert screen.cause.startswith("Acceptance falls along the chain: ")
+    assert screen.actions[0].title == "The hidden state grows with depth"
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.08, Severity.MEDIUM), (1.0, Severity.HIGH)])
+def test_long_contexts_are_urgent_if_the_run_loses_by_them(
+    analyse: Analyse, share: float, severity: Severity
+) -> None:
+    long = Prompts(tokens=(4000, 8000), share=share, shift=-2.2)
+    run = replace(HEALTHY, requests=300, prompts=(Prompts(tokens=(200, 400)), long))
+    (collapse,) = _about_last(analyse(run), "long_context_collapse")
+    assert collapse.severity is severity
 
 
 def test_order_does_not_depend_on_the_order_of_rules(analyse: Analyse) -> None:

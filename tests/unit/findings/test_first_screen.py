@@ -99,6 +99,18 @@ def test_speeds_that_overlap_are_neither(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "state"), [(EVEN, State.HEALTHY), (replace(EVEN, near=0.0), State.NOTHING_SEEN)]
+)
+def test_a_drafter_that_pays_and_does_not_drift_is_healthy(
+    run: Run, spec: Spec, state: State
+) -> None:
+    """Acceptance alone cannot tell that nothing is lost; attention by distance can."""
+    mine = run(spec, ms=(9.5, 10.0, 10.5))
+    screen = _screen(conclude([mine], baseline=_without(mine, 19.0, 20.0, 21.0)))
+    assert (screen.state, dict(screen.marks)[Topic.WHERE]) == (state, Answer.CANNOT_TELL)
+
+
+@pytest.mark.parametrize(
     ("without", "beside"),
     [((10.3, 10.8, 11.3), "10.8 ms (−7%, not certain)"), ((19.0, 20.0, 21.0), "20.0 ms (−50%)")],
 )
@@ -213,7 +225,7 @@ def test_the_published_pattern_without_norm_is_drift_and_with_it_is_none(run: Ru
 
 def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> None:
     """Badge, cause and first action are about it."""
-    screen = _screen(conclude([run(Spec(conditional=(0.9, 0.9, 0.2, 0.05)))]))
+    screen = _screen(conclude([run(FALLING)]))
     assert screen.cause
     assert screen.state in (State.ACT, State.LOOK)
     title = screen.cause.partition(":")[0]
