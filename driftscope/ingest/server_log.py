@@ -106,6 +106,8 @@ class LogLine(LineAcceptance):
     """Names of the container, actor and rank that wrote the line."""
     words: tuple[str, ...] = ()
     """Words before it that are no time, whatever they mean."""
+    settings: tuple[str, ...] = ()
+    """Models and settings of speculation that the server printed at its last start."""
     engine: str = ""
     rounds: float | None = None
     accepted: int | None = None
@@ -435,12 +437,17 @@ def _lines(rows: Iterable[str]) -> Iterator[tuple[_Kind, LogLine]]:
     """Yield the lines that report acceptance, in order, each with its kind."""
     carried: dict[tuple[str, ...], dict[str, float]] = {}
     engines: dict[tuple[str, ...], str] = {}
+    settings: dict[tuple[str, ...], tuple[str, ...]] = {}
     for row in _unbroken(rows):
-        kind = _kind_of(row)
-        if kind is None and not _is_of_load(row):
+        kind, start = _kind_of(row), next((mark for mark in _STARTS if mark in row), "")
+        if not (kind or start or _is_of_load(row)):
             continue
-        head = row[:300]
-        words = _words_before(head, kind)
+        head, marker = row[:300], kind.marker if kind else start
+        words = _words_before(head, marker)
+        server = _words_before(_ACTOR.sub("", head), marker)
+        if start:
+            settings[server] = tuple(_SETTING.findall(row))
+            continue
         source = (_replica(head), *words)
         if engine := _ENGINE.search(head):
             engines[source] = f"engine {int(engine[1])}"
@@ -459,54 +466,65 @@ def _lines(rows: Iterable[str]) -> Iterator[tuple[_Kind, LogLine]]:
                 when=when[0] if when else "",
                 replica=source[0],
                 words=words,
+                settings=settings.get(server, ()),
                 engine=engines.get(source, ""),
                 quantities={**carried.get(source, {}), **line.quantities},
             ),
         )
 
 
+_STARTS = ("LLM engine (v", "server_args=ServerArgs(")
+"""Parts of the lines in which vLLM and SGLang print their settings at their start."""
+_SETTING = re.compile(r"\b((?:speculative_\w{1,40}|method|model|model_path)=[^,()]{1,300})")
 _PROGRAM = re.compile(r"\[?[a-z_]{1,40}\.py:[0-9]|Engine [0-9]{3}|slot |srv ")
 """Beginning of what a server itself writes into a line."""
-_BREAK = re.compile(r"\s+|:(?=[(\[A-Z])")
-"""Space, or the colon that grep puts after the name of a file."""
+_BREAK = re.compile(r"[\s\",]+|:(?=[(\[A-Z]|[0-9]{4}-)")
+"""Space, the separator of a table's columns, or grep's colon after the name of a file."""
 _NO_NAME = re.compile(r"[\d:.,+TZ/-]*|(?:TP|PP|EP|DP)[0-9]+|[A-Z][a-z]{2}")
 """Time, rank, or name of a day or month."""
 
 
-def _words_before(head: str, kind: _Kind | None) -> tuple[str, ...]:
+def _words_before(head: str, marker: str) -> tuple[str, ...]:
     """Return the words before what a server itself writes, without times."""
     found = _PROGRAM.search(head)
-    end = found.start() if found else head.find(kind.marker) if kind else 0
+    end = found.start() if found else max(head.find(marker), 0)
     words = (
         re.sub(r"\[[0-9]+\]", "", word).strip("[]()<>|›:,") for word in _BREAK.split(head[:end])
     )
     return tuple(word for word in words if not _NO_NAME.fullmatch(word))
 
 
-def _by_k(lines: Lines) -> dict[str, Lines]:
-    """Return the lines of one server by the number of their rates, where that changes: it was
-    started again with another K, and lengths of two Ks do not compare. llama.cpp has as many rates
-    as a request drafted."""
+def _by_settings(lines: Lines) -> dict[str, Lines]:
+    """Return the lines of one server by what it was started with, and by the number of their rates,
+    where these change: lengths of two drafters, or of two Ks, do not compare. llama.cpp has as many
+    rates as a request drafted."""
     k = next((len(line.rates) for _, line in lines if line.rates), 0)
-    by_k: dict[int, Lines] = {}
+    groups: dict[tuple[str, ...], Lines] = {}
     for kind, line in lines:
         k = len(line.rates) if kind.marker == _V1 and line.rates else k
-        by_k.setdefault(k, []).append((kind, line))
-    return {f"K = {k}" if len(by_k) > 1 else "": some for k, some in by_k.items()}
+        groups.setdefault((*line.settings, f"K = {k}"), []).append((kind, line))
+    return _by_difference(groups)
 
 
 def _by_words(lines: Lines) -> dict[str, Lines]:
     """Return the lines by the words before them, where these look like names: few, each of several
     lines. Otherwise all lines are one server's."""
-    by_words: dict[tuple[str, ...], Lines] = {}
+    groups: dict[tuple[str, ...], Lines] = {}
     for kind, line in lines:
-        by_words.setdefault(line.words, []).append((kind, line))
-    if len(by_words) == 1 or min(map(len, by_words.values())) < FEWEST_OF_A_NAME:
-        return {"": lines}
-    common = set.intersection(*map(set, by_words))
+        groups.setdefault(line.words, []).append((kind, line))
+    return (
+        _by_difference(groups)
+        if min(map(len, groups.values())) >= FEWEST_OF_A_NAME
+        else {"": lines}
+    )
+
+
+def _by_difference(groups: Mapping[tuple[str, ...], Lines]) -> dict[str, Lines]:
+    """Return groups of lines by those of their words that the others do not have."""
+    alike = set.intersection(*map(set, groups))
     return {
-        " ".join(word for word in words if word not in common): some
-        for words, some in by_words.items()
+        " ".join(word for word in words if word not in alike): some
+        for words, some in groups.items()
     }
 
 
@@ -556,7 +574,7 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
     by_replica = {
         f"{name} {part}".strip(): those
         for name, some in by_replica.items()
-        for part, those in _by_k(some).items()
+        for part, those in _by_settings(some).items()
     }
     found = [
         _counting_all(

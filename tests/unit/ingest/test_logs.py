@@ -64,6 +64,11 @@ def _two(prefix: str) -> list[str]:
     ]
 
 
+def _several(prefix: str) -> list[str]:
+    """Return several lines of each of two servers, the healthy one first."""
+    return [row for row in _two(prefix) for _ in range(3)]
+
+
 def _write(path: Path, rows: Sequence[str]) -> Path:
     path.write_text("".join(f"{row}\n" for row in rows))
     return path
@@ -313,8 +318,13 @@ def test_a_response_that_only_some_objects_hold_is_found(tmp_path: Path) -> None
             ["DP1", "DP0"],
         ),
         (_two("vllm-{n}  | \x1b[36m"), ["vllm-2", "vllm-1"]),
+        (
+            _several("vllm-{n}/0.log:2026-11-02T10:00:00.1Z stderr F "),
+            ["vllm-2/0.log", "vllm-1/0.log"],
+        ),
+        (_several('"2026-11-02T10:00:0{n}.000Z","gpu-{n}","vllm","'), ["gpu-2", "gpu-1"]),
     ],
-    ids=["engines", "sglang dp", "compose"],
+    ids=["engines", "sglang dp", "compose", "grep", "table"],
 )
 def test_replicas_are_kept_the_worst_first(
     rows: list[str], names: list[str], tmp_path: Path
@@ -322,6 +332,48 @@ def test_replicas_are_kept_the_worst_first(
     _, found = ingest(_write(tmp_path / "a.log", rows))
     assert [part.part for part in found] == names
     assert found[0].mean_length == pytest.approx(1.02)
+
+
+_STARTED = (
+    "(EngineCore_DP0 pid=77) INFO 11-02 12:00:00 [core.py:94] Initializing a V1 LLM engine "
+    "(v0.32.0) with config: model='org/target', speculative_config="
+    "SpeculativeConfig(method='eagle3', model='{model}', num_spec_tokens=3), tokenizer='org/target'"
+)
+_ARGUMENTS = (
+    "[2026-09-05 10:00:00] server_args=ServerArgs(model_path='org/target', device='cuda', "
+    "speculative_algorithm='EAGLE3', speculative_num_steps={k}, speculative_eagle_topk=1)"
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        (
+            [
+                row
+                for model, length in (("org/a", 3.1), ("me/b", 1.8))
+                for row in [_STARTED.format(model=model), *_vllm(length) * 20]
+            ],
+            ["model='me/b'", "model='org/a'"],
+        ),
+        (
+            [
+                row
+                for k, length in ((1, 1.7), (3, 2.4))
+                for row in [_ARGUMENTS.format(k=k), *_lengths(*[length] * 20)]
+            ],
+            ["speculative_num_steps=1", "speculative_num_steps=3"],
+        ),
+        ([row for _ in range(2) for row in [_STARTED.format(model="org/a"), *_vllm(3.1)]], [""]),
+    ],
+    ids=["another drafter", "another K", "as before"],
+)
+def test_a_server_that_was_started_otherwise_is_another(
+    rows: list[str], parts: list[str], tmp_path: Path
+) -> None:
+    _, found = ingest(_write(tmp_path / "a.log", rows))
+    assert [part.part for part in found] == parts
+    assert all(told(part) == [] for part in found)
 
 
 SGLANG_GAUGE = 'sglang:spec_accept_length{dp_rank="%d",tp_rank="%d"} %.2f'
@@ -561,7 +613,9 @@ def test_a_histogram_of_many_rounds_is_held_as_sums(
     assert "sums of 1 part" in done.stderr
 
 
-@pytest.mark.parametrize("line", ["Decode batch", "SpecDecoding metrics:", "Finish: obj=", "(a "])
+@pytest.mark.parametrize(
+    "line", ["Decode batch", "SpecDecoding metrics:", "Finish: obj=", "(a ", "LLM engine (v model="]
+)
 def test_a_line_that_repeats_a_mark_is_read_in_linear_time(tmp_path: Path, line: str) -> None:
     path = tmp_path / "server.log"
     path.write_text(line * (1_000_000 // len(line)))

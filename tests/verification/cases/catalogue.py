@@ -811,6 +811,17 @@ CASES: tuple[Case, ...] = (
         typed("doctor 22/target", "its class is not examined", config=_EAGLE3 % "some/drafter"),
     ),
     case(
+        "89",
+        LOGS,
+        "sweeps over speculative_num_steps in one SGLang log",
+        "three servers, 1.72, 2.45 and 2.90, and no rise over time",
+        typed(
+            "ingest 89-sweep.log",
+            r"speculative_num_steps=1 \S+ +1 +– +1\.72 .*num_steps=5 \S+ +5 +– +2\.90 ",
+            never=("->",),
+        ),
+    ),
+    case(
         "rules",
         BOARDS,
         "vllm#24049, neutree: boards and alerts without the probe",
