@@ -81,7 +81,7 @@ situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, ca
 
 inspect: $(VENV)/installed-dev ## what inspect says of planted mistakes and healthy drafters, and what live vLLM accepts of each, as tables (an hour; goes on where it stopped)
 	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.table
-	PYTHONPATH=tests $(BIN)/python -m verification.inspected.served
+	PYTHONPATH=tests $(BIN)/python -m verification.inspected.table --served build/served.jsonl
 
 drafters: $(VENV)/installed-dev ## inspect on a tiny checkpoint of every drafter class that vLLM registers, as a table (a minute)
 	PYTHONPATH=tests $(BIN)/python -m verification.drafters

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoints import TARGET, changed
-from support.engine_process.job import Job, K, Outcome, run_jobs
+from support.checkpoints import TARGET, changed, fields
+from support.engine_process.job import Job, Outcome, run_jobs
 from support.every_drafter import ALL, checkpoint_tensors, write
-from support.inspected_prompts import served_length
+from support.inspected_prompts import ENDED, inspected_by_command, served_length
 from typer.testing import CliRunner
 from verification.drafters import Row, rows
 from verification.inspected import false_alarms
@@ -23,9 +23,7 @@ from driftscope.inspect.checks.result import CheckLevel, Inspected
 from driftscope.inspect.drafter_classes import Coverage
 from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.inspection import Soundness, inspect_files
-from driftscope.inspect.reference.config import EOS_ID
-from driftscope.inspect.trial.target import ANSWER_TOKENS
-from driftscope_lab.trio import CONDITIONS, load_prompts, trio_path
+from driftscope_lab.trio import trio_path
 from driftscope_probes.server.doctor import drafter_classes, package_folder
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -49,8 +47,7 @@ def _job(drafter: str, runner: str) -> Job:
         sizes=(REQUESTS,),
         requests=REQUESTS,
         llm={"max_num_seqs": REQUESTS},
-        # Without a tokenizer, vLLM knows no end token of its own.
-        sampling={"max_tokens": ANSWER_TOKENS, "ignore_eos": False, "stop_token_ids": [EOS_ID]},
+        sampling=ENDED,
     )
 
 
@@ -60,7 +57,7 @@ def served(
 ) -> dict[tuple[str, str], Outcome]:
     """Outcome by drafter and runner; BROKEN has the shipped drafter with one flag changed."""
     folder: Path = tmp_path_factory.mktemp("served")
-    broken = changed(folder / BROKEN, config=lambda fields: fields.update({BROKEN: False}))
+    broken = changed(folder / BROKEN, config=fields(**{BROKEN: False}))
     pairs = (*SERVED, *AT_NIGHT) if at_night else SERVED
     jobs = {f"{drafter} {runner}": _job(drafter, runner) for drafter, runner in pairs}
     jobs[f"{BROKEN} v1"] = _job(str(broken), "v1")
@@ -72,22 +69,11 @@ def served(
 def inspections(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Document of `driftscope inspect` by drafter, on the prompts that the engines are sent."""
     folder: Path = tmp_path_factory.mktemp("inspected")
-    prompts = folder / "prompts.jsonl"
-    texts = [p.text(CONDITIONS[at % 2]) for at, p in enumerate(load_prompts()[:REQUESTS])]
-    rows = [json.dumps({"id": at, "body": {"prompt": text}}) for at, text in enumerate(texts)]
-    prompts.write_text("\n".join(rows))
-    return {drafter: _inspected(drafter, prompts, folder) for drafter in DRAFTERS}
-
-
-def _inspected(drafter: str, prompts: Path, folder: Path) -> Path:
-    options = ["--target", TARGET, "--prompts", prompts, "--k", K, "--json"]
-    done = CliRunner().invoke(
-        app, ["inspect", *(str(argument) for argument in (trio_path() / drafter, *options))]
-    )
-    assert done.exit_code == EXIT_OK, done.output
-    document = folder / f"{drafter}.json"
-    document.write_text(done.stdout)
-    return document
+    documents = {drafter: folder / f"{drafter}.json" for drafter in DRAFTERS}
+    for drafter, path in documents.items():
+        found = inspected_by_command(trio_path() / drafter, TARGET, folder, REQUESTS)
+        path.write_text(json.dumps(found))
+    return documents
 
 
 def _compared(document: Path, outcome: Outcome) -> dict[str, Any]:
@@ -112,7 +98,7 @@ def test_vllm_accepts_what_the_inspection_promises(
     assert document["trial"]["prompts"] == REQUESTS
     assert promised["low"] <= length["served"] <= promised["high"]
     offline = document["trial"]["acceptance"]["mean_length"]
-    assert abs(served_length(served[drafter, runner]) - offline) < CLOSE
+    assert served_length(served[drafter, runner]) == pytest.approx(offline, abs=CLOSE)
     assert abs(length["difference"]) < CLOSE
     assert comparison["verdict"].startswith("no difference from the inspection is shown")
 
@@ -188,10 +174,9 @@ def test_plain_heads_of_a_quantised_target_load_if_its_list_leaves_them_out(
     parameters = vllm.ask(Inspected(drafter=open_drafter(str(empty)))).parameters
     tensors = checkpoint_tensors(ALL[name], parameters)
     drafter, _ = write(tmp_path / "whole", name, tensors)
-    fields = json.loads((drafter / "config.json").read_text())
     layers = sorted({stored.rpartition(".")[0] for stored in tensors})
-    fields["quantization_config"] = {**INT8, "ignore": layers if left_out else []}
-    (drafter / "config.json").write_text(json.dumps(fields))
+    quantised = {**INT8, "ignore": layers if left_out else []}
+    changed(drafter, drafter, config=fields(quantization_config=quantised))
     inspection = inspect_files(str(drafter), engine=vllm)
     bad = {found.id for found in inspection.results if found.level is not CheckLevel.NOTE}
     assert inspection.coverage is Coverage.CHECKED
@@ -202,9 +187,7 @@ def test_a_class_that_vllm_does_not_register_is_refused_with_its_reason(
     vllm: EngineProcess, tmp_path: Path
 ) -> None:
     drafter, target = write(tmp_path, "LlamaForCausalLMEagle3", {"fc.weight": (1,)})
-    config = (drafter / "config.json").read_text()
-    new = config.replace("LlamaForCausalLMEagle3", "Eagle3NewForCausalLM")
-    (drafter / "config.json").write_text(new)
+    changed(drafter, drafter, config=fields(architectures=["Eagle3NewForCausalLM"]))
     inspection = inspect_files(str(drafter), str(target), engine=vllm)
     (error,) = (found for found in inspection.results if found.level is CheckLevel.ERROR)
     assert "Eagle3NewForCausalLM" in error.found and "not supported" in error.found

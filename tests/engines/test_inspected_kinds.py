@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from support.checkpoints import eagle1_drafter, mtp_checkpoint
+from support.checkpoints import (
+    TARGET,
+    added,
+    changed,
+    eagle1_drafter,
+    fields,
+    mtp_checkpoint,
+    stored,
+)
 from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
-from support.inspected_prompts import inspected, served_length
+from support.inspected_prompts import ENDED, inspected_by_command, served_length
 from support.reference_engine import Chain, draft_chains
 from typer.testing import CliRunner
 from verification.truth import MASSES, RECORD, V2, compare, worst
@@ -23,12 +29,10 @@ from verification.zoo.kind import prompts
 from driftscope.cli.app import app
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 from driftscope.inspect.checkpoints import open_drafter
-from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
+from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.reference.drafter import ReferenceDrafter
 from driftscope.inspect.trial.drafting import as_served
-from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope.trace.reader import read_trace
-from driftscope_lab.trio import trio_path
 from engines.test_truth import assert_true
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.nightly]
@@ -43,10 +47,9 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _served(folder: Path, **models: str) -> dict[str, Outcome]:
-    sampling = {"max_tokens": ANSWER_TOKENS, "ignore_eos": False, "stop_token_ids": [EOS_ID]}
     one_batch: dict[str, Any] = {name: V2[name] for name in ("sizes", "llm")}
     jobs = {
-        runner: Job(**models, runner=runner, probe=RECORD, sampling=sampling, **one_batch)
+        runner: Job(**models, runner=runner, probe=RECORD, sampling=ENDED, **one_batch)
         for runner in RUNNERS
     }
     return run_jobs(jobs, folder)
@@ -64,25 +67,27 @@ def test_every_measured_quantity_equals_the_reference(
     assert_true(compare(served[runner]))
 
 
+def _as_promised(trial: dict[str, Any], outcome: Outcome) -> None:
+    length = trial["acceptance"]["mean_length"]
+    assert trial["prompts"] == PROMPTS
+    assert length > 1.5, "otherwise the test shows little"
+    assert served_length(outcome) == pytest.approx(length, abs=CLOSE)
+
+
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_vllm_accepts_what_the_inspection_promises(
     drafter: Path, served: dict[str, Outcome], runner: str, tmp_path: Path
 ) -> None:
-    document = inspected(drafter, trio_path() / "target", tmp_path)
-    trial = document["trial"]
+    document = inspected_by_command(drafter, TARGET, tmp_path)
     assert document["exit_code"] == EXIT_OK
-    assert trial["prompts"] == PROMPTS
-    assert trial["acceptance"]["mean_length"] > 1.5, "otherwise the test shows little"
-    assert abs(served_length(served[runner]) - trial["acceptance"]["mean_length"]) < CLOSE
+    _as_promised(document["trial"], served[runner])
 
 
 def test_a_head_of_its_own_is_refused_by_vllm_and_named_by_the_inspection(
     drafter: Path, tmp_path: Path
 ) -> None:
-    own = shutil.copytree(drafter, tmp_path / "own")
-    head = load_file(trio_path() / "target" / "model.safetensors")["model.embed_tokens.weight"]
-    state = load_file(own / "model.safetensors")
-    save_file({**state, "lm_head.weight": head.float()}, own / "model.safetensors")
+    head = added("lm_head.weight", stored("target")["model.embed_tokens.weight"].float())
+    own = changed(tmp_path / "own", drafter, weights=head)
     job = Job(drafter=str(own), method="eagle", requests=2)
     with pytest.raises(RuntimeError, match="no module or parameter named 'lm_head'"):
         run_jobs({"own": job}, tmp_path / "engines")
@@ -95,10 +100,7 @@ def test_a_head_of_its_own_is_refused_by_vllm_and_named_by_the_inspection(
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = mtp_checkpoint(tmp_path_factory.mktemp("mtp") / "mimo", normed=False)
-    for file in (trio_path() / "target").glob("*token*"):
-        shutil.copy(file, path / file.name)
-    return path
+    return mtp_checkpoint(tmp_path_factory.mktemp("mtp") / "mimo", normed=False)
 
 
 @pytest.fixture(scope="module")
@@ -107,24 +109,15 @@ def served_head(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     return _served(tmp_path_factory.mktemp("served"), **models, method="mtp")
 
 
-def _as_published(checkpoint: Path, path: Path) -> Path:
-    """Return a copy with the model type of MiMo, which vLLM knows from the repository's code only,
-    and for which transformers takes the tokenizer as it is, not as Qwen2's."""
-    shutil.copytree(checkpoint, path)
-    fields = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**fields, "model_type": "mimo"}))
-    return path
-
-
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_vllm_accepts_what_the_inspection_promises_of_a_head(
     checkpoint: Path, served_head: dict[str, Outcome], runner: str, tmp_path: Path
 ) -> None:
-    published = _as_published(checkpoint, tmp_path / "published")
-    trial = inspected(published, published, tmp_path)["trial"]
-    assert trial["prompts"] == PROMPTS
-    assert trial["acceptance"]["mean_length"] > 1.5, "otherwise the test shows little"
-    assert abs(served_length(served_head[runner]) - trial["acceptance"]["mean_length"]) < CLOSE
+    """vLLM knows the model type of MiMo from the repository's code only, and for it transformers
+    takes the tokenizer as it is, not as Qwen2's."""
+    published = changed(tmp_path / "published", checkpoint, config=fields(model_type="mimo"))
+    trial = inspected_by_command(published, published, tmp_path)["trial"]
+    _as_promised(trial, served_head[runner])
 
 
 KIND = "eagle3_mla"

@@ -34,14 +34,24 @@ AUX = "eagle_aux_hidden_state_layer_ids"
 FEWER = 512
 
 
+def save_model(folder: Path, config: Config, state: State) -> Path:
+    """Write `config.json` and `model.safetensors` into `folder`, and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def changed(
     folder: Path,
-    of: str = "eagle31",
+    of: str | Path = "eagle31",
     *,
     config: Callable[[Config], object] | None = None,
     weights: Callable[[State], object] | None = None,
 ) -> Path:
-    """Write a copy of a shipped model into `folder`, and change its config and weights in place."""
+    """Write a copy of a shipped model, or of another checkpoint, into `folder`, and change its
+    config and weights in place."""
     source = trio_path() / of
     fields = json.loads((source / "config.json").read_text())
     state = load_file(source / "model.safetensors")
@@ -49,15 +59,23 @@ def changed(
         config(fields)
     if weights:
         weights(state)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(fields, indent=1))
-    state = {name: tensor.contiguous() for name, tensor in state.items()}
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
+    if source != folder:
+        ignored = shutil.ignore_patterns("*.md", "model.safetensors")
+        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=ignored)
+    return save_model(folder, fields, state)
 
 
 Edit = Callable[[Config], None]
 Planting = Callable[[State], None]
+ATTENTION, MLP = "midlayer.self_attn", "midlayer.mlp"
+Q, K, V, OUT = (f"{ATTENTION}.{part}_proj" for part in "qkvo")
+GATE, UP, DOWN = (f"{MLP}.{part}_proj" for part in ("gate", "up", "down"))
+NORMS = "midlayer.input_layernorm", "midlayer.hidden_norm"
+
+
+def stored(name: str) -> State:
+    """Return the weights of a shipped model."""
+    return load_file(trio_path() / name / "model.safetensors")
 
 
 def fields(**values: object) -> Edit:
@@ -65,17 +83,66 @@ def fields(**values: object) -> Edit:
     return lambda config: config.update(values)
 
 
-def shifted_layers(by: int) -> Edit:
-    """Shift every captured layer by this many layers, in both places that name it."""
+def captured(*layers: int) -> Edit:
+    """Name these captured layers, in both places that name them; without any, in none."""
 
     def change(config: Config) -> None:
-        config[AUX] = config["eagle_config"][AUX] = [layer + by for layer in config[AUX]]
+        for place in (config, config["eagle_config"]):
+            place.pop(AUX, None)
+            place |= {AUX: list(layers)} if layers else {}
 
     return change
 
 
+def added(name: str, tensor: Tensor) -> Planting:
+    """Add or replace a tensor."""
+    return lambda state: state.update({name: tensor})
+
+
+def each(change: Callable[[Tensor], Tensor], *names: str) -> Planting:
+    """Change the weights of these modules."""
+
+    def changed(state: State) -> None:
+        for name in (f"{name}.weight" for name in names):
+            state[name] = change(state[name]).to(state[name].dtype)
+
+    return changed
+
+
+def of_dims(dims: int, change: Callable[[Tensor], Tensor]) -> Planting:
+    """Change all norms (1) or matrices (2), in float32."""
+
+    def changed(state: State) -> None:
+        for name, tensor in state.items():
+            if tensor.dim() == dims and tensor.is_floating_point():
+                state[name] = change(tensor.float()).to(tensor.dtype)
+
+    return changed
+
+
+def heads(order: Sequence[int]) -> Callable[[Tensor], Tensor]:
+    """Put the heads of a projection's rows in another order."""
+    return lambda tensor: tensor.unflatten(0, (len(order), -1))[list(order)].flatten(0, 1)
+
+
+def interleaved(tensor: Tensor) -> Tensor:
+    """Lay the heads of a projection's rows, or of its bias, out for interleaved positions."""
+    split = tensor.unflatten(0, (-1, 2, HEAD // 2))
+    return split.transpose(1, 2).flatten(0, 2)
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    """Return the transposed matrix."""
+    return tensor.T.contiguous()
+
+
+def halves(tensor: Tensor, parts: int = 2) -> Tensor:
+    """Put the parts of a matrix's input in the reverse order."""
+    return torch.cat(tensor.chunk(parts, -1)[::-1], -1)
+
+
 def exchanged(first: str, second: str) -> Planting:
-    """Exchange two tensors."""
+    """Exchange the weights of two modules."""
 
     def change(state: State) -> None:
         one, other = f"{first}.weight", f"{second}.weight"
@@ -94,14 +161,6 @@ def without(prefix: str) -> Planting:
     return change
 
 
-def reversed_states(state: State) -> None:
-    """Put the columns of fc, by captured state, in the reverse order."""
-    state["fc.weight"] = torch.cat(state["fc.weight"].chunk(3, -1)[::-1], -1)
-
-
-NORMS = "midlayer.input_layernorm", "midlayer.hidden_norm"
-
-
 def own_vocabulary(state: State) -> None:
     """Give a drafter a vocabulary of its own: each second token."""
     kept = torch.arange(0, 2 * FEWER, 2)
@@ -110,25 +169,20 @@ def own_vocabulary(state: State) -> None:
     state["t2d"] = torch.zeros(2 * FEWER, dtype=torch.bool).index_fill(0, kept, True)
 
 
-def own_vocabulary_config(fields: Config) -> None:
-    """Name the vocabulary of `own_vocabulary`."""
-    fields["draft_vocab_size"] = FEWER
+own_vocabulary_config = fields(draft_vocab_size=FEWER)
 
 
 def as_speculators(fields: Config) -> None:
     """Turn a config into the format of the speculators library."""
-    layer = {key: fields.pop(key) for key in list(fields) if key not in _SPECULATORS_KEYS}
-    layer["model_type"] = "llama"
+    kept = (AUX, "draft_vocab_size", "fc_norm", "norm_output", "norm_before_fc")
+    layer = {key: fields.pop(key) for key in list(fields) if key not in kept}
+    layer.pop("eagle_config")
     fields.update(
         architectures=["Eagle3Speculator"],
         speculators_model_type="eagle3",
-        transformer_layer_config=layer,
+        transformer_layer_config={**layer, "model_type": "llama"},
         norm_before_residual=False,
     )
-    fields.pop("eagle_config", None)
-
-
-_SPECULATORS_KEYS = (AUX, "draft_vocab_size", "fc_norm", "norm_output", "norm_before_fc")
 
 
 def speculators_names(state: State) -> None:
@@ -137,26 +191,16 @@ def speculators_names(state: State) -> None:
         state[name.replace("midlayer.", "layers.0.")] = state.pop(name)
 
 
-def planted(source: Path, folder: Path, plant: Callable[[State], None]) -> Path:
-    """Return a copy of a checkpoint in `folder` with changed weights."""
-    path = shutil.copytree(source, folder / "planted")
-    state = load_file(path / "model.safetensors")
-    plant(state)
-    save_file(
-        {name: tensor.contiguous() for name, tensor in state.items()}, path / "model.safetensors"
-    )
-    return path
-
-
 PROMPTS = 8
 STEPS, LEARNING_RATE = 160, 2e-3
 PENALTY = 1e-2
 """Weight of the squared parameters, against that of a mean square of the data of 1."""
 
 
-def prompt_texts() -> list[str]:
-    """Return the prompts for whose answers the drafter is made."""
-    return [prompt.in_distribution for prompt in load_prompts()[:PROMPTS]]
+def prompt_ids() -> dict[str, list[int]]:
+    """Return the prompts for whose answers a drafter is made."""
+    prompts = load_prompts()[:PROMPTS]
+    return {str(at): encode(prompt.in_distribution) for at, prompt in enumerate(prompts)}
 
 
 def eagle1_config(target: Target) -> DrafterConfig:
@@ -176,15 +220,13 @@ def eagle1_drafter(folder: Path) -> Path:
     only.
     """
     torch.manual_seed(0)
-    path = trio_path() / "target"
-    target, teacher = load_target(path), Teacher(path)
-    prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
-    passages = [*teacher.passages(prompts, {FINAL_STATE})]
+    target, teacher = load_target(TARGET), Teacher(TARGET)
+    passages = [*teacher.passages(prompt_ids(), {FINAL_STATE})]
     drafter = ReferenceDrafter(eagle1_config(target))
     with torch.no_grad():
         drafter.fc.weight.copy_(_fitted(target, passages))
         drafter.lm_head.weight.copy_(teacher.head)
-    fit(drafter, target, passages)
+    _fit(drafter, target, passages)
     save_drafter(drafter, folder, torch.float32)
     return folder
 
@@ -198,17 +240,14 @@ def _inputs(target: Target, passage: Passage, layer: int = FINAL_STATE) -> tuple
 @torch.no_grad()
 def _fitted(target: Target, passages: Sequence[Passage]) -> Tensor:
     """Return the weight of `fc`, [H, 2H], of a drafter that has no layer."""
-    inputs, outputs = list[Tensor](), list[Tensor]()
-    for passage in passages:
-        embedded, states = _inputs(target, passage)
-        inputs.append(torch.cat([embedded, states], -1)[0, :-1])
-        outputs.append(states[0, 1:])
-    x, y = torch.cat(inputs).double(), torch.cat(outputs).double()
+    pairs = [torch.cat(_inputs(target, passage), -1)[0] for passage in passages]
+    x = torch.cat([pair[:-1] for pair in pairs]).double()
+    y = torch.cat([pair[1:].chunk(2, -1)[1] for pair in pairs]).double()
     size = PENALTY * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
     return torch.linalg.solve(x.T @ x + size, x.T @ y).T.float()
 
 
-def fit(drafter: ReferenceDrafter, target: Target, passages: Sequence[Passage]) -> None:
+def _fit(drafter: ReferenceDrafter, target: Target, passages: Sequence[Passage]) -> None:
     """Train the first depth, but for the output head, on the tokens that follow."""
     drafter.lm_head.requires_grad_(requires_grad=False)
     learned = [parameter for parameter in drafter.parameters() if parameter.requires_grad]
@@ -225,11 +264,9 @@ def fit(drafter: ReferenceDrafter, target: Target, passages: Sequence[Passage]) 
             context=drafter.context(embedded, states),
             chain_keys=ChainKeys(),
         )
-        loss = functional.cross_entropy(
-            drafter.lm_head(step.postnorm)[0], passage.ids[anchors + 2].clone()
-        )
+        logits, following = drafter.lm_head(step.postnorm)[0], passage.ids[anchors + 2].clone()
         optimizer.zero_grad()
-        loss.backward()
+        functional.cross_entropy(logits, following).backward()
         optimizer.step()
 
 
@@ -243,12 +280,6 @@ SIZES = LatentConfig(
 )
 
 
-def latent_config(base: DrafterConfig) -> DrafterConfig:
-    """Return the config with latent attention."""
-    layer = replace(base.layer, head_dim=SIZES.qk_rope_head_dim)
-    return replace(base, layer=layer, latent=SIZES)
-
-
 @torch.no_grad()
 def latent_drafter(folder: Path) -> Path:
     """Write the shipped drafter with its attention rewritten as latent attention.
@@ -259,15 +290,11 @@ def latent_drafter(folder: Path) -> Path:
     """
     torch.manual_seed(0)
     base = load_drafter(trio_path() / "eagle31")
-    drafter = ReferenceDrafter(latent_config(base.config))
+    layer = replace(base.config.layer, head_dim=TURNED)
+    drafter = ReferenceDrafter(replace(base.config, layer=layer, latent=SIZES))
     kept = {name: tensor for name, tensor in base.state_dict().items() if ".self_attn." not in name}
     drafter.load_state_dict(kept, strict=False)
-    _write_attention(drafter.midlayer.self_attn, base.midlayer.self_attn)
-    save_drafter(drafter, folder)
-    return folder
-
-
-def _write_attention(new: torch.nn.Module, old: torch.nn.Module) -> None:
+    new, old = drafter.midlayer.self_attn, base.midlayer.self_attn
     queries, keys, values = (
         projection.weight.view(-1, HEAD, WIDE)
         for projection in (old.q_proj, old.k_proj, old.v_proj)
@@ -280,12 +307,14 @@ def _write_attention(new: torch.nn.Module, old: torch.nn.Module) -> None:
     new.q_a_proj.weight.copy_(torch.eye(WIDE))
     new.kv_a_proj_with_mqa.weight[:WIDE] = torch.eye(WIDE)
     new.o_proj.weight.copy_(old.o_proj.weight)
+    save_drafter(drafter, folder)
+    return folder
 
 
-def mtp_config(target: Target, *, normed: bool) -> DrafterConfig:
-    """Return the config of a head of one layer that reads the target's state after the final norm,
-    as in SGLang, if `normed`, or before it, as in vLLM."""
-    return replace(
+def _mtp_head(target: Target, *, normed: bool) -> ReferenceDrafter:
+    """Return a head of one layer that reads the target's state after the final norm, as in SGLang,
+    if `normed`, or before it, as in vLLM."""
+    config = replace(
         eagle1_config(target),
         aux_layers=(FINAL_STATE if normed else target.config.num_hidden_layers,),
         eagle1=False,
@@ -293,44 +322,41 @@ def mtp_config(target: Target, *, normed: bool) -> DrafterConfig:
         norm_output=True,
         attention_bias=True,
     )
+    return ReferenceDrafter(config)
 
 
 def mtp_checkpoint(folder: Path, *, normed: bool, trained: bool = True) -> Path:
-    """Write the shipped target with a head into `folder`, as a checkpoint of MiMo; see
-    `mtp_config`.
+    """Write the shipped target with a head into `folder`, as a checkpoint of MiMo.
 
     MiMo's layers are Llama's with biases on queries, keys and values. Those of the target are zero
     here, so that the shipped target is a MiMo target as it is, and its float64 reference holds.
     """
     torch.manual_seed(0)
-    path = trio_path() / "target"
-    target, teacher = load_target(path), Teacher(path)
-    head = ReferenceDrafter(mtp_config(target, normed=normed))
-    _start(head, target)
+    target, teacher = load_target(TARGET), Teacher(TARGET)
+    head = _mtp_head(target, normed=normed)
+    with torch.no_grad():
+        head.norm.weight.copy_(target.model.norm.weight)  # type: ignore[union-attr,arg-type]
+        head.lm_head.weight.copy_(target.model.embed_tokens.weight)
     if trained:
-        prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
-        fit(head, target, [*teacher.passages(prompts, set(head.config.aux_layers))])
-    weights = load_file(path / "model.safetensors")
-    weights = {name: weight.float() for name, weight in weights.items()}
-    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
-    own = {f"model.mtp_layers.0.{mimo_name(n)}": x for n, x in _own(head).items()}
-    biases = {
-        name.replace("weight", "bias"): torch.zeros(len(weight))
-        for name, weight in weights.items()
-        if name.split(".")[-2] in ("q_proj", "k_proj", "v_proj")
-    }
-    weights |= biases | own
-    folder.mkdir(parents=True)
-    save_file({n: x.contiguous() for n, x in weights.items()}, folder / "model.safetensors")
-    fields = json.loads((path / "config.json").read_text()) | {
-        "architectures": ["MiMoForCausalLM"],
-        "model_type": "qwen2",
-        "attention_bias": True,
-        "num_nextn_predict_layers": 1,
-        "tie_word_embeddings": False,
-    }
-    (folder / "config.json").write_text(json.dumps(fields))
-    return folder
+        _fit(head, target, [*teacher.passages(prompt_ids(), set(head.config.aux_layers))])
+
+    def weights(state: State) -> None:
+        for name, weight in [*state.items()]:
+            state[name] = weight.float()
+            if name.split(".")[-2] in ("q_proj", "k_proj", "v_proj"):
+                state[name.replace("weight", "bias")] = torch.zeros(len(weight))
+        state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
+        own = head.state_dict()
+        state |= {mimo: own[name].clone() for name, mimo in _mimo_names(head).items()}
+
+    config = fields(
+        architectures=["MiMoForCausalLM"],
+        model_type="qwen2",
+        attention_bias=True,
+        num_nextn_predict_layers=1,
+        tie_word_embeddings=False,
+    )
+    return changed(folder, TARGET, config=config, weights=weights)
 
 
 @functools.cache
@@ -338,36 +364,23 @@ def load_mtp(
     folder: Path, dtype: torch.dtype = torch.float64, *, normed: bool
 ) -> tuple[Target, ReferenceDrafter]:
     """Return the shipped target and the head of a checkpoint that `mtp_checkpoint` has written."""
-    target = load_target(trio_path() / "target", dtype)
-    head = ReferenceDrafter(mtp_config(target, normed=normed))
+    target = load_target(TARGET, dtype)
+    head = _mtp_head(target, normed=normed)
     stored = load_file(folder / "model.safetensors")
-    own = {name: stored[f"model.mtp_layers.0.{mimo_name(name)}"] for name in _own(head)}
+    own = {name: stored[mimo] for name, mimo in _mimo_names(head).items()}
     head.load_state_dict({**own, "lm_head.weight": stored["lm_head.weight"]})
     return target, head.to(dtype).eval()
 
 
-def _start(head: ReferenceDrafter, target: Target) -> None:
-    """Give the head the target's final norm and output."""
-    with torch.no_grad():
-        head.norm.weight.copy_(target.model.norm.weight)  # type: ignore[union-attr,arg-type]
-        head.lm_head.weight.copy_(target.model.embed_tokens.weight)
-
-
-def _own(head: ReferenceDrafter) -> dict[str, Tensor]:
-    """Return the tensors that are not the target's."""
-    return {
-        name: tensor.detach()
-        for name, tensor in head.state_dict().items()
-        if not name.startswith("lm_head.")
-    }
-
-
-def mimo_name(name: str) -> str:
-    """Return the name in a checkpoint of MiMo of a tensor of the reference drafter."""
-    for ours, theirs in (("fc.", "input_proj."), ("midlayer.", ""), ("norm.", "final_layernorm.")):
-        if name.startswith(ours):
-            return theirs + name.removeprefix(ours)
-    return name
+def _mimo_names(head: ReferenceDrafter) -> dict[str, str]:
+    """Return the name in a checkpoint of MiMo of each tensor that is not the target's."""
+    names = {}
+    for name in head.state_dict():
+        part, _, rest = name.partition(".")
+        place = {"fc": "input_proj.", "midlayer": "", "norm": "final_layernorm."}
+        if part != "lm_head":
+            names[name] = f"model.mtp_layers.0.{place.get(part, f'{part}.')}{rest}"
+    return names
 
 
 RANK = 4
@@ -385,9 +398,8 @@ def write_adapter(folder: Path, model: Path) -> Path:
         if module.endswith(MODULES):
             rows, columns = weight.shape
             for part, shape in (("lora_A", (RANK, columns)), ("lora_B", (rows, RANK))):
-                state[f"base_model.model.{module}.{part}.weight"] = SIZE * torch.randn(
-                    shape, generator=random
-                )
+                values = torch.randn(shape, generator=random)
+                state[f"base_model.model.{module}.{part}.weight"] = SIZE * values
     folder.mkdir(parents=True)
     save_file(state, folder / "adapter_model.safetensors")
     config = {

@@ -7,15 +7,14 @@ matrices and renames layers, and `CHECKPOINT_NAMES` undoes that for each class.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from support.checkpoints import save_model
 
 Fields = dict[str, Any]
 Shape = tuple[int, ...]
@@ -161,11 +160,11 @@ IN_MTP: Rename = ((r"^model\.(?!embed_tokens)", "mtp."),)
 class TinyDrafter:
     """What is written for one class."""
 
-    drafter: Fields | None
+    drafter: Fields | None = None
     """Config of its folder; None for heads that are part of the target."""
     target: Fields
     rename: Rename
-    extra: Mapping[str, Shape]
+    extra: Mapping[str, Shape] = field(default_factory=dict)
     """Tensors that are no parameters of vLLM's class."""
     merged: tuple[str, ...] = ()
     """Parts of names of parameters that checkpoints hold as vLLM merges them."""
@@ -178,46 +177,29 @@ ALL: dict[str, TinyDrafter] = {}
 
 
 def _drafter(
-    name: str,
-    fields: Fields,
-    *,
-    target: Fields = TARGET,
-    rename: Rename = PLAIN,
-    extra: Mapping[str, Shape] | None = None,
-    merged: tuple[str, ...] = (),
-    stored: tuple[str, ...] = (),
+    name: str, fields: Fields, *, target: Fields = TARGET, rename: Rename = PLAIN, **more: Any
 ) -> None:
-    ALL[name] = TinyDrafter(
-        drafter={**BASE, "architectures": [name], **fields},
-        target=target,
-        rename=rename,
-        extra=extra or {},
-        merged=merged,
-        stored=stored,
-    )
+    drafter = {**BASE, "architectures": [name], **fields}
+    ALL[name] = TinyDrafter(drafter=drafter, target=target, rename=rename, **more)
 
 
 def _heads(
     name: str,
     architecture: str,
-    kind: str,
     fields: Fields,
     *,
-    nested: bool = False,
     outside: Fields | None = None,
     rename: Rename = IN_LAYERS,
-    merged: tuple[str, ...] = (),
-    stored: tuple[str, ...] = (),
+    **more: Any,
 ) -> None:
-    top = {"architectures": [architecture], "model_type": kind, **(outside or {})}
-    whole = {**BASE, **fields}
-    if nested:
-        config = {**top, "torch_dtype": "float32", "text_config": {**whole}}
-    else:
-        config = {**whole, **top}
-    ALL[name] = TinyDrafter(
-        drafter=None, target=config, rename=rename, extra={}, merged=merged, stored=stored
-    )
+    """Add heads of a target; `outside`: fields beside those of its text model."""
+    whole: Fields = {"architectures": [architecture], **BASE, **fields}
+    if outside is not None:
+        kinds = {key: whole.pop(key) for key in ("architectures", "model_type")}
+        text = {**whole, **({"model_type": outside["text"]} if "text" in outside else {})}
+        beside = {key: value for key, value in outside.items() if key != "text"}
+        whole = {**kinds, **beside, "torch_dtype": "float32", "text_config": text}
+    ALL[name] = TinyDrafter(target=whole, rename=rename, **more)
 
 
 LLAMA: Fields = {
@@ -416,13 +398,16 @@ _drafter(
     stored=("embed_tokens",),
 )
 _DEEPSEEK: Fields = {**LATENT, **MOE, **ONE_HEAD}
-_heads("DeepSeekMTPModel", "DeepseekV3ForCausalLM", "deepseek_v3", _DEEPSEEK)
-_heads("DeepseekV32MTPModel", "DeepseekV32ForCausalLM", "deepseek_v32", {**_DEEPSEEK, **INDEXER})
+_heads("DeepSeekMTPModel", "DeepseekV3ForCausalLM", {"model_type": "deepseek_v3", **_DEEPSEEK})
+_heads(
+    "DeepseekV32MTPModel",
+    "DeepseekV32ForCausalLM",
+    {"model_type": "deepseek_v32", **_DEEPSEEK, **INDEXER},
+)
 _heads(
     "DeepSeekV4MTPModel",
     "DeepseekV4ForCausalLM",
-    "deepseek_v4",
-    {**_DEEPSEEK, **INDEXER, **SPARSE_V4},
+    {"model_type": "deepseek_v4", **_DEEPSEEK, **INDEXER, **SPARSE_V4},
     rename=IN_V4,
 )
 _SPARK_IN_TARGET: Fields = {
@@ -438,15 +423,14 @@ for _name, _kind in (("DSparkDraftModel", "V4"), ("DSparkV41DraftModel", "V41"))
     _heads(
         _name,
         f"Deepseek{_kind}ForCausalLM",
-        f"deepseek_{_kind.lower()}",
-        _SPARK_IN_TARGET,
+        {"model_type": f"deepseek_{_kind.lower()}", **_SPARK_IN_TARGET},
         rename=IN_DSPARK,
     )
 _heads(
     "Dots3NoteMTPModel",
     "Dots3NoteForCausalLM",
-    "dots3_note",
     {
+        "model_type": "dots3_note",
         **LATENT,
         **MOE,
         **ONE_HEAD,
@@ -469,8 +453,8 @@ for _version, _named in (("V3", "BailingMoeV3ForCausalLM"), ("V25", "BailingMoeV
     _heads(
         f"BailingMoe{_version}MTPModel",
         _named,
-        "bailing_hybrid",
         {
+            "model_type": "bailing_hybrid",
             **_DEEPSEEK,
             "num_experts": EXPERTS,
             "num_shared_experts": 1,
@@ -484,8 +468,8 @@ for _version, _named in (("V3", "BailingMoeV3ForCausalLM"), ("V25", "BailingMoeV
 _heads(
     "MiniMaxM3MTP",
     "MiniMaxM3SparseForConditionalGeneration",
-    "minimax_m3_vl",
     {
+        "model_type": "minimax_m3_vl",
         "num_hidden_layers": 2,
         "num_mtp_modules": 1,
         "num_local_experts": EXPERTS,
@@ -509,7 +493,6 @@ _heads(
             "sparse_attention_freq": [0, 1, 1],
         },
     },
-    nested=True,
     outside={"vocab_size": V},
     rename=(
         (r"^model\.layers", "language_model.model.mtp.layers"),
@@ -521,9 +504,7 @@ _heads(
 _heads(
     "InklingMTPModel",
     "InklingForConditionalGeneration",
-    "inkling_mm_model",
-    {**MOE, "num_hidden_layers": 2},
-    nested=True,
+    {"model_type": "inkling_mm_model", **MOE, "num_hidden_layers": 2},
     outside={"mtp_config": {"num_nextn_predict_layers": 1}},
     rename=(
         (r"^model\.layers", "model.mtp.layers"),
@@ -536,8 +517,13 @@ _heads(
 _heads(
     "ErnieMTPModel",
     "Ernie4_5_MoeForCausalLM",
-    "ernie4_5_moe",
-    {**ONE_HEAD, "moe_num_experts": EXPERTS, "moe_k": 2, "moe_intermediate_size": 32},
+    {
+        "model_type": "ernie4_5_moe",
+        **ONE_HEAD,
+        "moe_num_experts": EXPERTS,
+        "moe_k": 2,
+        "moe_intermediate_size": 32,
+    },
     rename=(
         (r"^model\.layers\.2\.mtp_block\.", "model.mtp_block.0."),
         (r"^model\.layers\.2\.(mtp_\w+)\.", r"model.\1.0."),
@@ -547,8 +533,8 @@ _EXAONE: Fields = {**ONE_HEAD, "layer_types": ["full_attention"] * 2, "sliding_w
 _heads(
     "ExaoneMoeMTP",
     "ExaoneMoEForCausalLM",
-    "exaone_moe",
     {
+        "model_type": "exaone_moe",
         **_EXAONE,
         "num_experts": EXPERTS,
         "num_experts_per_tok": 2,
@@ -562,17 +548,15 @@ _heads(
 _heads(
     "Exaone4_5_MTP",
     "Exaone4_5_ForConditionalGeneration",
-    "exaone4_5",
-    {**_EXAONE, "model_type": "exaone4"},
-    nested=True,
-    outside={"vocab_size": V, "num_nextn_predict_layers": 1},
+    {"model_type": "exaone4_5", **_EXAONE},
+    outside={"text": "exaone4", "vocab_size": V, "num_nextn_predict_layers": 1},
     rename=IN_MTP,
 )
 _heads(
     "NemotronHMTPModel",
     "NemotronHForCausalLM",
-    "nemotron_h",
     {
+        "model_type": "nemotron_h",
         **ONE_HEAD,
         "hybrid_override_pattern": "*-",
         "mtp_hybrid_override_pattern": "*E",
@@ -590,8 +574,8 @@ _heads(
 _heads(
     "LongCatFlashMTPModel",
     "LongcatFlashForCausalLM",
-    "longcat_flash",
     {
+        "model_type": "longcat_flash",
         **LATENT,
         "num_layers": 2,
         "num_hidden_layers": 2,
@@ -614,83 +598,83 @@ _heads(
     ),
 )
 _GLM: Fields = {**MOE, **ONE_HEAD}
-_heads("Glm4MoeMTPModel", "Glm4MoeForCausalLM", "glm4_moe", {**_GLM, "use_qk_norm": True})
-_heads("Glm4MoeLiteMTPModel", "Glm4MoeLiteForCausalLM", "glm4_moe_lite", {**_GLM, **LATENT})
+_heads(
+    "Glm4MoeMTPModel", "Glm4MoeForCausalLM", {"model_type": "glm4_moe", **_GLM, "use_qk_norm": True}
+)
+_heads(
+    "Glm4MoeLiteMTPModel",
+    "Glm4MoeLiteForCausalLM",
+    {"model_type": "glm4_moe_lite", **_GLM, **LATENT},
+)
 _heads(
     "GlmOcrMTPModel",
     "GlmOcrForConditionalGeneration",
-    "glm_ocr",
-    {**ONE_HEAD, "model_type": "glm_ocr_text"},
-    nested=True,
-    outside={"num_nextn_predict_layers": 1},
+    {"model_type": "glm_ocr", **ONE_HEAD},
+    outside={"text": "glm_ocr_text", "num_nextn_predict_layers": 1},
     rename=(*IN_LAYERS, (r"^model\.layers", "model.language_model.layers")),
 )
 _heads(
     "Glm5NextMTPModel",
     "Glm5NextForConditionalGeneration",
-    "glm5_next",
     {
+        "model_type": "glm5_next",
         **_GLM,
         **LATENT,
         **INDEXER,
         "qk_rope_head_dim": 0,
-        "model_type": "glm5_next_text",
         "mla_use_nope": True,
         "indexer_rope_interleave": False,
         "mhc": False,
     },
-    nested=True,
+    outside={"text": "glm5_next_text"},
 )
-_heads("OpenPanguMTPModel", "PanguUltraMoEForCausalLM", "pangu_ultra_moe", _DEEPSEEK)
+_heads(
+    "OpenPanguMTPModel", "PanguUltraMoEForCausalLM", {"model_type": "pangu_ultra_moe", **_DEEPSEEK}
+)
 _heads(
     "Qwen3NextMTP",
     "Qwen3NextForCausalLM",
-    "qwen3_next",
-    {**NEXT_MOE, "num_nextn_predict_layers": 1},
+    {"model_type": "qwen3_next", **NEXT_MOE, "num_nextn_predict_layers": 1},
     rename=IN_MTP,
 )
 _heads(
     "Qwen4ExpMTP",
     "Qwen4ExpForConditionalGeneration",
-    "qwen4_exp",
-    {**NEXT_MOE, "hc_count": 2},
-    nested=True,
+    {"model_type": "qwen4_exp", **NEXT_MOE, "hc_count": 2},
+    outside={},
     rename=IN_MTP,
 )
 _heads(
     "Step3p5MTP",
     "Step3p5ForCausalLM",
-    "step3p5",
-    {**ONE_HEAD, "num_attention_groups": KEYS, "moe_layers_enum": "1"},
+    {"model_type": "step3p5", **ONE_HEAD, "num_attention_groups": KEYS, "moe_layers_enum": "1"},
     stored=("embed_tokens", "shared_head.head"),
 )
 for _name, _kind in (("Qwen3_5", "qwen3_5"), ("Qwen3_5Moe", "qwen3_5_moe")):
     _heads(
         f"{_name}MTP",
         f"{_name}ForConditionalGeneration",
-        _kind,
-        {**NEXT_MOE, "model_type": f"{_kind}_text"},
-        nested=True,
+        {"model_type": _kind, **NEXT_MOE},
+        outside={"text": f"{_kind}_text"},
         rename=IN_MTP,
     )
 _heads(
     "InternS2MobiusMTP",
     "InternS2MobiusForConditionalGeneration",
-    "interns2_mobius",
     {
+        "model_type": "interns2_mobius",
         **NEXT_MOE,
         "mtp_num_experts": EXPERTS,
         "mtp_num_experts_per_tok": 2,
-        "model_type": "qwen3_5_moe_text",
     },
-    nested=True,
+    outside={"text": "qwen3_5_moe_text"},
     rename=IN_MTP,
 )
 _heads(
     "HYV3MTPModel",
     "HYV3ForCausalLM",
-    "hy_v3",
     {
+        "model_type": "hy_v3",
         **_GLM,
         "num_experts": EXPERTS,
         "moe_topk": 2,
@@ -705,16 +689,14 @@ _heads(
 _heads(
     "HYV4MTPModel",
     "HYV4ForCausalLM",
-    "hy_v4",
-    {**_DEEPSEEK, **INDEXER, "num_experts": EXPERTS, "moe_topk": 2},
+    {"model_type": "hy_v4", **_DEEPSEEK, **INDEXER, "num_experts": EXPERTS, "moe_topk": 2},
 )
 _heads(
     "KimiK3MTPModel",
     "KimiK3ForConditionalGeneration",
-    "kimi_k3",
     {
+        "model_type": "kimi_k3",
         **_DEEPSEEK,
-        "model_type": "kimi_linear",
         "linear_attn_config": {
             "kda_layers": [1],
             "full_attn_layers": [2],
@@ -724,17 +706,16 @@ _heads(
         },
         "mla_use_nope": True,
     },
-    nested=True,
+    outside={"text": "kimi_linear"},
 )
 _heads(
     "MiMoMTPModel",
     "MiMoForCausalLM",
-    "mimo",
-    {**ONE_HEAD, "attention_bias": True},
+    {"model_type": "mimo", **ONE_HEAD, "attention_bias": True},
     rename=(*IN_LAYERS, (r"mtp_layers\.\d+", "mtp_layers.0")),
 )
-_heads("MiMoV2MTPModel", "MiMoV2FlashForCausalLM", "mimo_v2", MIMO_V2)
-_heads("MiMoV2OmniMTPModel", "MiMoV2OmniForCausalLM", "mimo_v2_omni", MIMO_V2)
+_heads("MiMoV2MTPModel", "MiMoV2FlashForCausalLM", {"model_type": "mimo_v2", **MIMO_V2})
+_heads("MiMoV2OmniMTPModel", "MiMoV2OmniForCausalLM", {"model_type": "mimo_v2_omni", **MIMO_V2})
 
 _NOT_STORED = (
     "embed_tokens",
@@ -767,40 +748,35 @@ def checkpoint_tensors(
 
 def _taken_apart(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
     """Yield the matrices that vLLM merges into a parameter."""
-    rest = shape[1:]
-    if ".qkv_proj." in name and shape[0] == (HEADS + 3 * KEYS + 1) * HEAD_DIM:
-        keys = KEYS * HEAD_DIM
-        rows = {"q": 2 * keys, "k": keys, "v": keys, "index_q": keys, "index_k": HEAD_DIM}
-        for part, number in rows.items():
-            yield name.replace("qkv_proj", f"{part}_proj"), (number, *rest)
-    elif ".qkv_proj." in name:
-        keys = KEYS * HEAD_DIM if shape[0] > 2 * H else KEYS * H // HEADS
-        for part, rows in (("q", shape[0] - 2 * keys), ("k", keys), ("v", keys)):
-            yield name.replace("qkv_proj", f"{part}_proj"), (rows, *rest)
-    elif ".gate_up_proj." in name:
-        for part in ("gate", "up"):
-            yield name.replace("gate_up_proj", f"{part}_proj"), (shape[0] // 2, *rest)
-    elif ".fused_qkv_a_proj." in name:
-        yield name.replace("fused_qkv_a_proj", "q_a_proj"), (RANK, *rest)
-        yield name.replace("fused_qkv_a_proj", "kv_a_proj_with_mqa"), (shape[0] - RANK, *rest)
-    elif ".fused_wqa_wkv." in name:
-        yield name.replace("fused_wqa_wkv", "wq_a"), (RANK, *rest)
-        yield name.replace("fused_wqa_wkv", "wkv"), (shape[0] - RANK, *rest)
-    elif ".attn_sink" in name:  # vLLM pads it
-        yield name, (HEADS,)
-    elif ".qkvr." in name:
-        keys = KEYS * HEAD_DIM
-        rows = {"wq_du": HEADS * HEAD_DIM, "wk_dv": keys, "wv_dv": keys}
-        for part, number in {**rows, "wr_du": shape[0] - sum(rows.values())}.items():
-            yield name.replace("qkvr", part), (number, *rest)
-    elif ".wk_weights_proj." in name:
-        heads = INDEXER["index_n_heads"]
-        yield name.replace("wk_weights_proj", "wk"), (shape[0] - heads, *rest)
-        yield name.replace("wk_weights_proj", "weights_proj"), (heads, *rest)
-    elif name.endswith(("w13_weight", "w2_weight")):
+    if name.endswith(("w13_weight", "w2_weight")):
         yield from _experts(name, shape)
-    else:
-        yield name, shape
+        return
+    rows, rest = shape[0], shape[1:]
+    if ".attn_sink" in name:  # vLLM pads it
+        rows = HEADS
+    merged = name.split(".")[-2] if "." in name else name
+    queries, keys = HEADS * HEAD_DIM, KEYS * HEAD_DIM
+    indexed = rows == (HEADS + 3 * KEYS + 1) * HEAD_DIM
+    narrow = keys if rows > 2 * H else KEYS * H // HEADS
+    own = {"q_proj": rows - 2 * narrow, "k_proj": narrow, "v_proj": narrow}
+    with_index = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    with_index |= {"index_q_proj": keys, "index_k_proj": HEAD_DIM}
+    weights = INDEXER["index_n_heads"]
+    parts = {
+        "qkv_proj": with_index if indexed else own,
+        "gate_up_proj": {"gate_proj": rows // 2, "up_proj": rows // 2},
+        "fused_qkv_a_proj": {"q_a_proj": RANK, "kv_a_proj_with_mqa": rows - RANK},
+        "fused_wqa_wkv": {"wq_a": RANK, "wkv": rows - RANK},
+        "qkvr": {
+            "wq_du": queries,
+            "wk_dv": keys,
+            "wv_dv": keys,
+            "wr_du": rows - queries - 2 * keys,
+        },
+        "wk_weights_proj": {"wk": rows - weights, "weights_proj": weights},
+    }
+    for part, size in parts.get(merged, {merged: rows}).items():
+        yield name.replace(merged, part), (size, *rest)
 
 
 def _experts(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
@@ -818,17 +794,10 @@ def _experts(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
 
 def write(folder: Path, name: str, tensors: Mapping[str, Shape]) -> tuple[Path, Path]:
     """Write a class's tiny checkpoint, and return the folders of drafter and target."""
-    tiny = ALL[name]
-    target = _config(folder / "target", tiny.target)
-    drafter = target if tiny.drafter is None else _config(folder / "drafter", tiny.drafter)
-    random = torch.Generator().manual_seed(0)
+    tiny, random = ALL[name], torch.Generator().manual_seed(0)
     state = {stored: torch.rand(shape, generator=random) + 0.5 for stored, shape in tensors.items()}
-    if state:
-        save_file(state, drafter / "model.safetensors", metadata={"format": "pt"})
-    return drafter, target
-
-
-def _config(folder: Path, fields: Fields) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(fields))
-    return folder
+    if tiny.drafter is None:
+        target = save_model(folder / "target", tiny.target, state)
+        return target, target
+    target = save_model(folder / "target", tiny.target, {})
+    return save_model(folder / "drafter", tiny.drafter, state), target

@@ -9,14 +9,21 @@ from typing import Any
 from support.command import run_command
 from support.engine_process.job import PROMPTS, K, Outcome, prompts
 
+from driftscope.inspect.reference.config import EOS_ID
+from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import CONDITIONS, load_prompts
 
+ENDED = {"max_tokens": ANSWER_TOKENS, "ignore_eos": False, "stop_token_ids": [EOS_ID]}
+"""How an engine is asked for the same answers. Without a tokenizer it knows no end token."""
 
-def inspected(drafter: Path, target: Path, folder: Path) -> dict[str, Any]:
+
+def inspected_by_command(
+    drafter: Path, target: Path, folder: Path, count: int = PROMPTS
+) -> dict[str, Any]:
     """Return the document of `driftscope inspect --json`; the prompts are written to `folder`."""
     path = folder / "prompts.jsonl"
-    texts = [p.text(CONDITIONS[at % 2]) for at, p in enumerate(load_prompts()[:PROMPTS])]
+    texts = [p.text(CONDITIONS[at % 2]) for at, p in enumerate(load_prompts()[:count])]
     rows = [json.dumps({"id": at, "body": {"prompt": text}}) for at, text in enumerate(texts)]
     path.write_text("\n".join(rows))
     options = ["--target", target, "--prompts", path, "--k", K, "--json"]
@@ -31,17 +38,11 @@ def served_length(outcome: Outcome) -> float:
 
     Tokens that a last round accepts past the end of its answer are no tokens of the request.
     """
-    trace = read_trace(outcome.run)
-    ends = {row["request"]: _end(row["request"], outcome) for row in trace.verify.to_pylist()}
+    asked = zip(prompts(outcome.job.requests), outcome.tokens(), strict=True)
+    ends = [len(prompt) + len(answer) for prompt, answer in asked]
     lengths = [
         row["accepted"] + 1
-        for row in trace.verify.to_pylist()
-        if row["verified"] and row["position"] + 1 + K < ends[row["request"]]
+        for row in read_trace(outcome.run).verify.to_pylist()
+        if row["verified"] and row["position"] + 1 + K < ends[int(row["request"].partition("-")[0])]
     ]
     return sum(lengths) / len(lengths) if lengths else 1.0
-
-
-def _end(request: str, outcome: Outcome) -> int:
-    """Return the number of tokens of a request, prompt and answer."""
-    at = int(request.partition("-")[0])
-    return len(prompts(outcome.job.requests)[at]) + len(outcome.tokens()[at])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from support.checkpoints import (
+    DOWN,
     TARGET,
     changed,
+    each,
     eagle1_drafter,
+    fields,
     own_vocabulary,
     own_vocabulary_config,
-    prompt_texts,
+    prompt_ids,
 )
 from support.constructed_drafter import CAUSES, KNOWN, PART_OF, decomposition_of
 from torch import Tensor
@@ -52,15 +54,18 @@ from driftscope.inspect.trial.target import BATCH, Passage, Teacher
 from driftscope.inspect.trial.trial import Bench
 from driftscope.json_schema import schema_of
 from driftscope.workloads.suites.prompts import prompts_of
-from driftscope_lab.trio import encode, trio_path
+from driftscope_lab.trio import trio_path
 
 pytestmark = pytest.mark.slow
 
 FEW = ("--prompts", "trio", "--k", "3", "--limit", "6", "--positions", "6")
 
 
-def _ablate(drafter: Path, *options: str) -> Result:
-    return CliRunner().invoke(app, ["ablate", str(drafter), "--target", str(TARGET), *options])
+EAGLE3 = trio_path() / "eagle3"
+
+
+def _ablate(drafter: Path, *options: str, target: Path = TARGET) -> Result:
+    return CliRunner().invoke(app, ["ablate", str(drafter), "--target", str(target), *options])
 
 
 def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: Path) -> None:
@@ -71,64 +76,29 @@ def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: 
     jsonschema.validate(document, schema_of(ABLATION))
     assert "What each intervention changes" in file.read_text()
     assert document["prompts"] == 6 and document["positions"] == 36
-    found = {effect["intervention"]["id"] for effect in document["effects"]}
-    assert found == INTERVENTIONS.keys() - {"normalise"}
+    found = {effect["intervention"]["id"]: effect for effect in document["effects"]}
+    assert found.keys() == INTERVENTIONS.keys() - {"normalise"}
     assert "norm_output" in document["not_applicable"]["normalise"]
-    tokens = next(
-        effect for effect in document["effects"] if effect["intervention"]["id"] == "right-tokens"
-    )
-    assert tokens["difference"] == 0.0
-
-
-def test_a_drafter_whose_states_overflow_is_no_ablation(tmp_path: Path) -> None:
-    def overflow(tensors: dict[str, Tensor]) -> None:
-        name = next(name for name in tensors if name.endswith("down_proj.weight"))
-        tensors[name][3] = 3e38
-
-    broken = changed(tmp_path / "drafter", weights=overflow)
-    done = _ablate(broken, *FEW)
-    assert isinstance(done.exception, CheckpointError)
-    assert "its states are not finite (NaN, or an overflow) from depth" in str(done.exception)
-    assert "driftscope inspect" in str(done.exception)
-
-
-@pytest.mark.parametrize("names", ["", " , "])
-def test_no_intervention_is_an_error(names: str) -> None:
-    done = _ablate(trio_path() / "eagle31", *FEW, "--interventions", names)
-    assert isinstance(done.exception, UsageError)
-    assert "name one or more of" in str(done.exception)
-
-
-def test_a_folder_is_no_output(tmp_path: Path) -> None:
-    done = _ablate(trio_path() / "eagle31", *FEW, "-o", str(tmp_path))
-    assert isinstance(done.exception, UsageError)
-    assert "is a folder; name a file" in str(done.exception)
+    assert found["right-tokens"]["difference"] == 0.0
 
 
 def test_the_table_fits_into_80_columns_and_explains_the_parts() -> None:
-    done = _ablate(trio_path() / "eagle3", *FEW)
+    done = _ablate(EAGLE3, *FEW)
     assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, done.stdout.splitlines())) <= 80
     text = " ".join(done.stdout.split())
     assert "the drafter's own states" in text and "as served" in text
     assert "up to its first wrong token" in text
 
 
 def test_named_interventions_alone_are_run() -> None:
-    done = _ablate(trio_path() / "eagle3", *FEW, "--interventions", "hide-sink", "--json")
+    done = _ablate(EAGLE3, *FEW, "--interventions", "hide-sink", "--json")
     document = json.loads(done.stdout)
     assert [effect["intervention"]["id"] for effect in document["effects"]] == [
         AS_SERVED,
         "hide-sink",
     ]
     assert document["decomposition"] is None
-
-
-def test_an_unknown_intervention_is_named_with_those_that_there_are() -> None:
-    done = _ablate(trio_path() / "eagle3", *FEW, "--interventions", "more-heads")
-    assert isinstance(done.exception, UsageError)
-    assert "more-heads: no such intervention; there are right-tokens" in str(done.exception)
 
 
 def test_a_draft_vocabulary_is_measured_by_kind_of_text(tmp_path: Path) -> None:
@@ -145,55 +115,57 @@ def test_a_draft_vocabulary_is_measured_by_kind_of_text(tmp_path: Path) -> None:
     assert all(f"  {region['region']}" in printed for region in regions)
 
 
-def test_a_drafter_that_cannot_be_run_is_one_error(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", config=lambda fields: fields.update(mlp_bias=True))
-    done = _ablate(path, *FEW)
-    assert isinstance(done.exception, CheckpointError)
-    assert "the drafter cannot be run" in str(done.exception)
-    missing = _ablate(tmp_path / "none", *FEW)
-    assert isinstance(missing.exception, CheckpointError)
-
-
 @pytest.mark.parametrize("k", ["0", "33"])
 def test_k_has_bounds(k: str) -> None:
-    assert _ablate(trio_path() / "eagle3", "--k", k).exit_code == 2
+    assert _ablate(EAGLE3, "--k", k).exit_code == 2
 
 
-def test_a_size_that_no_layer_can_have_is_one_error(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", config=lambda fields: fields.update(intermediate_size=10**19))
-    done = _ablate(path, *FEW)
-    assert isinstance(done.exception, CheckpointError)
-    assert "is out of bounds" in str(done.exception)
-
-
-def test_a_target_whose_weights_are_damaged_is_one_error(tmp_path: Path) -> None:
+def _damaged(state_file: Path) -> None:
     """safetensors has an error of its own, which is none of Python's."""
-    target = Path(shutil.copytree(TARGET, tmp_path / "target"))
-    weights = target / "model.safetensors"
-    weights.write_bytes(b"\xff" * 8 + weights.read_bytes()[8:])
-    done = CliRunner().invoke(
-        app, ["ablate", str(trio_path() / "eagle3"), "--target", str(target), *FEW]
-    )
-    assert isinstance(done.exception, CheckpointError)
-    assert "transformers cannot load this target" in str(done.exception)
+    state_file.write_bytes(b"\xff" * 8 + state_file.read_bytes()[8:])
 
 
-def test_a_chat_template_that_cannot_be_read_is_one_error(tmp_path: Path) -> None:
-    target = Path(shutil.copytree(TARGET, tmp_path / "target"))
-    config = target / "tokenizer_config.json"
-    fields = json.loads(config.read_text())
-    config.write_text(json.dumps({**fields, "chat_template": "{% for"}))
+def _half_a_template(settings: Path) -> None:
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "chat_template": "{% for"}))
+
+
+ERRORS: dict[str, tuple[type[Exception], dict[str, Any]]] = {
+    "states are not finite (NaN, or an overflow) from depth ... driftscope inspect": (
+        CheckpointError,
+        {"weights": each(lambda one: one.index_fill(0, torch.tensor(3), 3e38), DOWN)},
+    ),
+    "the drafter cannot be run": (CheckpointError, {"config": fields(mlp_bias=True)}),
+    "is out of bounds": (CheckpointError, {"config": fields(intermediate_size=10**19)}),
+    "name one or more of": (UsageError, {"options": ("--interventions", " , ")}),
+    "more-heads: no such intervention; there are right-tokens": (
+        UsageError,
+        {"options": ("--interventions", "more-heads")},
+    ),
+    "is a folder; name a file": (UsageError, {"options": ("-o", ".")}),
+    "transformers cannot load this target": (
+        CheckpointError,
+        {"damage": _damaged, "file": "model.safetensors"},
+    ),
+    "its tokenizer cannot encode a prompt": (
+        CheckpointError,
+        {"damage": _half_a_template, "file": "tokenizer_config.json"},
+    ),
+}
+
+
+@pytest.mark.parametrize("words", ERRORS)
+def test_what_cannot_be_done_is_one_error(tmp_path: Path, words: str) -> None:
+    error, wrong = ERRORS[words]
+    changes = {name: wrong.get(name) for name in ("config", "weights")}
+    drafter, target = changed(tmp_path / "drafter", **changes), changed(tmp_path / "target", TARGET)
+    if "damage" in wrong:
+        wrong["damage"](target / wrong["file"])
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"messages": [{"role": "user", "content": "a"}]}\n' * 5)
-    done = CliRunner().invoke(
-        app,
-        [
-            *("ablate", str(trio_path() / "eagle3"), "--target", str(target)),
-            *(*FEW, "--prompts", str(prompts)),
-        ],
-    )
-    assert isinstance(done.exception, CheckpointError)
-    assert "its tokenizer cannot encode a prompt" in str(done.exception)
+    options = (*FEW, "--prompts", str(prompts), *wrong.get("options", ()))
+    done = _ablate(drafter, *options, target=target)
+    assert isinstance(done.exception, error)
+    assert all(part in str(done.exception) for part in words.split(" ... "))
 
 
 K = 4
@@ -218,15 +190,19 @@ def drafter(request: pytest.FixtureRequest) -> ReferenceDrafter:
     return as_served(open_drafter(str(trio_path() / request.param)), 4).build("cpu")
 
 
+Draft = Callable[[str], AblatedDraft]
+
+
+@pytest.fixture(scope="module")
+def drafts(drafter: ReferenceDrafter, teacher: Teacher, passage: Passage) -> Draft:
+    return lambda name: _draft(name, drafter, teacher, passage, passage.anchors(K))
+
+
 def _draft(
-    name: str,
-    drafter: ReferenceDrafter,
-    teacher: Teacher,
-    passage: Passage,
-    anchors: Tensor | None = None,
+    name: str, drafter: ReferenceDrafter, teacher: Teacher, passage: Passage, anchors: Tensor
 ) -> AblatedDraft:
-    at = passage.anchors(K) if anchors is None else anchors
-    return ablated_draft(Prefix.run_over(drafter, teacher, passage), K, INTERVENTIONS[name], at)
+    prefix = Prefix.run_over(drafter, teacher, passage)
+    return ablated_draft(prefix, K, INTERVENTIONS[name], anchors)
 
 
 def _accepted(drafted: AblatedDraft) -> list[int]:
@@ -238,54 +214,41 @@ def _figure(drafted: AblatedDraft, name: str) -> list[float]:
 
 
 def test_as_served_is_what_the_reference_drafts(
-    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
+    drafts: Draft, drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
 ) -> None:
-    mine = _draft("as-served", drafter, teacher, passage)
     reference = draft(drafter, teacher, passage, K, measured=True)
-    assert _accepted(mine) == reference.accepted.tolist()
+    assert _accepted(drafts(AS_SERVED)) == reference.accepted.tolist()
     assert reference.figures is not None
-    torch.testing.assert_close(mine.figures, reference.figures)
+    torch.testing.assert_close(drafts(AS_SERVED).figures, reference.figures)
 
 
-def test_right_tokens_and_states_at_depth_d_are_depth_1_of_a_later_position(
-    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
-) -> None:
-    every = passage.anchors(K)
-    both = _draft(RIGHT_BOTH, drafter, teacher, passage).matches
+def test_right_tokens_and_states_at_depth_d_are_depth_1_of_a_later_position(drafts: Draft) -> None:
+    both = drafts(RIGHT_BOTH).matches
     for depth in range(1, K):
         assert both[:-depth, depth].tolist() == both[depth:, 0].tolist(), depth
-    assert len(every) == len(both)
 
 
-def test_right_tokens_change_nothing_up_to_the_first_wrong_one(
-    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
-) -> None:
-    served = _draft("as-served", drafter, teacher, passage)
-    assert _accepted(_draft(RIGHT_TOKENS, drafter, teacher, passage)) == _accepted(served)
+def test_right_tokens_change_nothing_up_to_the_first_wrong_one(drafts: Draft) -> None:
+    assert _accepted(drafts(RIGHT_TOKENS)) == _accepted(drafts(AS_SERVED))
 
 
-def test_hidden_slots_get_no_attention(
-    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
-) -> None:
-    assert max(_figure(_draft("hide-chain", drafter, teacher, passage), "self_mass")) == 0.0
-    hidden = _draft("hide-sink", drafter, teacher, passage)
+def test_hidden_slots_get_no_attention(drafts: Draft) -> None:
+    assert max(_figure(drafts("hide-chain"), "self_mass")) == 0.0
+    hidden = drafts("hide-sink")
     assert max(_figure(hidden, "sink_mass")) == 0.0
     names = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
     total = sum(torch.tensor(_figure(hidden, name)) for name in names)
     torch.testing.assert_close(total, torch.ones(K))
 
 
-def test_the_sinks_share_stays_that_of_depth_1(
-    drafter: ReferenceDrafter, teacher: Teacher, passage: Passage
-) -> None:
-    kept = _figure(_draft("restore-sink", drafter, teacher, passage), "sink_mass")
+def test_the_sinks_share_stays_that_of_depth_1(drafts: Draft) -> None:
+    kept = _figure(drafts("restore-sink"), "sink_mass")
     assert kept == pytest.approx([kept[0]] * K, abs=1e-6)
-    served = _figure(_draft("as-served", drafter, teacher, passage), "sink_mass")
-    assert served[0] == pytest.approx(kept[0], abs=1e-6)
+    assert _figure(drafts(AS_SERVED), "sink_mass")[0] == pytest.approx(kept[0], abs=1e-6)
 
 
 def test_a_pinned_state_keeps_its_size(teacher: Teacher, passage: Passage) -> None:
-    drafter = as_served(open_drafter(str(trio_path() / "eagle3")), 4).build("cpu")
+    drafter = as_served(open_drafter(str(EAGLE3)), 4).build("cpu")
     fed: list[float] = []
     step = drafter.step
 
@@ -321,9 +284,7 @@ SOME = ("--prompts", "trio", "--k", "3", "--limit", str(PROMPTS), "--positions",
 
 
 def _interrupted(*options: str) -> Result:
-    drafter = str(trio_path() / "eagle3")
-    named = ("--interventions", "hide-sink,served-dtype", *options)
-    return CliRunner().invoke(app, ["ablate", drafter, "--target", str(TARGET), *SOME, *named])
+    return _ablate(EAGLE3, *SOME, "--interventions", "hide-sink,served-dtype", *options)
 
 
 def _stopping(prompts: Sequence[Any], _what: str) -> Iterator[Any]:
@@ -394,11 +355,10 @@ NORMED = "normalise"
 def ablation(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
     drafter: Path = eagle1_drafter(tmp_path_factory.mktemp("eagle1"))
     target = open_target(str(TARGET))
-    prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
     return run_ablation(
         open_drafter(str(drafter)),
         target,
-        lambda: Bench(target, lambda _: prompts),
+        lambda: Bench(target, lambda _: prompt_ids()),
         k=K,
         positions=10,
         wanted=(*FACTORIAL[1:], NORMED),

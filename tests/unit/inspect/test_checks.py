@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,26 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import (
     AUX,
     FEWER,
+    NORMS,
     TARGET,
+    UP,
     Config,
+    Planting,
     State,
+    added,
     as_speculators,
+    captured,
     changed,
+    each,
     eagle1_config,
     fields,
     latent_drafter,
+    of_dims,
     own_vocabulary,
     own_vocabulary_config,
+    save_model,
     speculators_names,
+    stored,
     without,
 )
 from verification.zoo.mtp import DEEPSEEK, ERNIE, MIMO, MIMO_V2
@@ -88,20 +98,16 @@ def test_a_healthy_drafter_in_the_speculators_format_has_no_error(tmp_path: Path
     assert "vllm#46488" in results["flags_need_newer_vllm"].expected
 
 
-def _wrapped(prefix: str) -> Callable[[State], None]:
-    def change(state: State) -> None:
-        held = dict(state)
-        state.clear()
-        state.update({f"{prefix}{name}": tensor for name, tensor in held.items()})
-
-    return change
+def _wrapped(prefix: str, state: State) -> None:
+    for name in [*state]:
+        state[f"{prefix}{name}"] = state.pop(name)
 
 
 @pytest.mark.parametrize("prefix", ["eagle_module.", "module.model.", "_orig_mod."])
 def test_a_wrappers_prefix_is_the_only_mistake_of_a_drafter_that_is_whole(
     prefix: str, tmp_path: Path
 ) -> None:
-    results = _results(changed(tmp_path / "a", weights=_wrapped(prefix)))
+    results = _results(changed(tmp_path / "a", weights=partial(_wrapped, prefix)))
     assert _bad(results) == ["prefixed_names"]
     assert results["prefixed_names"].level is CheckLevel.ERROR
 
@@ -125,25 +131,16 @@ def test_an_eagle3_drafter_with_a_mask_drafts_in_parallel(
     assert _bad(results) == bad and "fields_not_known" not in results
 
 
-def _layers(*layers: int) -> Callable[[Config], None]:
-    def change(fields: Config) -> None:
-        fields[AUX] = fields["eagle_config"][AUX] = list(layers)
-
-    return change
-
-
-def _fill(name: str, value: float, rows: int | None = None) -> Callable[[State], None]:
-    return lambda state: state[name][:rows].fill_(value)
+EMBEDDING = stored("target")["model.embed_tokens.weight"]
 
 
 def _targets_head(state: State) -> None:
-    embedding = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]
-    table = state.get("d2t", torch.zeros(len(embedding), dtype=torch.long))
-    state["lm_head.weight"] = embedding[torch.arange(len(table)) + table].clone()
+    table = state.get("d2t", torch.zeros(len(EMBEDDING), dtype=torch.long))
+    state["lm_head.weight"] = EMBEDDING[torch.arange(len(table)) + table].clone()
 
 
 def _targets_norm(state: State) -> None:
-    state["norm.weight"] = load_file(TARGET / "model.safetensors")["model.norm.weight"].clone()
+    state["norm.weight"] = stored("target")["model.norm.weight"]
 
 
 def _norm_over_all(state: State) -> None:
@@ -151,10 +148,11 @@ def _norm_over_all(state: State) -> None:
     state["input_norm.weight"] = torch.cat(norms)
 
 
-def _add(name: str, tensor: torch.Tensor) -> Callable[[State], None]:
-    return lambda state: state.update({name: tensor})
+def _rows(value: float, count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: torch.cat([torch.full_like(tensor[:count], value), tensor[count:]])
 
 
+FC_NORMS = [f"fc_norm.{layer}" for layer in range(3)]
 PLANTED = {
     "fc_norm_unused": (fields(fc_norm=False), None),
     "fc_norm_missing": (None, without("fc_norm.")),
@@ -164,7 +162,7 @@ PLANTED = {
     "norm_before_fc_missing": (fields(fc_norm=False, norm_before_fc=True), without("fc_norm.")),
     "two_norms_before_fc": (
         fields(norm_before_fc=True),
-        _add("input_norm.weight", torch.rand(768)),
+        added("input_norm.weight", torch.rand(768)),
     ),
     "norm_output_off": (fields(norm_output=False), None),
     "norm_output_of_specforge": (fields(fc_norm=False), without("fc_norm.")),
@@ -175,40 +173,40 @@ PLANTED = {
     ),
     "norm_all_ones": (
         None,
-        lambda state: [state[f"fc_norm.{n}.weight"].fill_(1) for n in range(3)],
+        each(torch.ones_like, *FC_NORMS),
     ),
-    "fc_width": (_layers(1, 2), None),
-    "captured_layers_order": (_layers(3, 2, 1), None),
-    "captured_layers_range": (_layers(1, 2, 9), None),
+    "fc_width": (captured(1, 2), None),
+    "captured_layers_order": (captured(3, 2, 1), None),
+    "captured_layers_range": (captured(1, 2, 9), None),
     "captured_layers_contradict": (fields(**{AUX: [2, 3, 4]}), None),
     "captured_layers_collapse": (
-        lambda fields: (fields.pop(AUX), fields["eagle_config"].pop(AUX)),
+        captured(),
         None,
     ),
     "captured_layer_ignored": (None, lambda state: state["fc.weight"][:, :H].mul_(1e-6)),
     "missing_tensor": (None, without("midlayer.mlp.up_proj")),
-    "unexpected_tensor": (None, _add("layers.1.mlp.up_proj.weight", torch.rand(512, H))),
+    "unexpected_tensor": (None, added("layers.1.mlp.up_proj.weight", torch.rand(512, H))),
     "wrong_shape": (fields(intermediate_size=500), None),
     "prefixed_names": (
         None,
         lambda state: state.update({"model.norm.weight": state.pop("norm.weight")}),
     ),
-    "not_finite": (None, _fill("fc.weight", float("nan"), rows=1)),
-    "dead_rows": (None, _fill("lm_head.weight", 0, rows=40)),
-    "scale_lost": (None, _fill("midlayer.mlp.up_proj.weight", 448, rows=1)),
+    "not_finite": (None, each(_rows(float("nan"), 1), "fc")),
+    "dead_rows": (None, each(_rows(0, 40), "lm_head")),
+    "scale_lost": (None, each(_rows(448, 1), UP)),
     "head_is_targets": (None, _targets_head),
     "norm_is_targets": (None, _targets_norm),
-    "norms_of_ones": (None, _fill("midlayer.hidden_norm.weight", 1)),
+    "norms_of_ones": (None, each(torch.ones_like, NORMS[1])),
     "other_vocabulary": (fields(vocab_size=2048, draft_vocab_size=1024), None),
     "d2t_missing": (fields(draft_vocab_size=FEWER), None),
-    "d2t_unused": (None, _add("d2t", torch.zeros(1024, dtype=torch.long))),
+    "d2t_unused": (None, added("d2t", torch.zeros(1024, dtype=torch.long))),
     "target_width": (fields(target_hidden_size=128), None),
     "rope_theta_differs": (fields(rope_theta=500000.0), None),
     "rope_scaling_differs": (fields(rope_scaling={"rope_type": "linear", "factor": 2.0}), None),
     "context_shorter": (fields(max_position_embeddings=512), None),
     "quantized_on_one_side": (fields(quantization_config={"quant_method": "fp8"}), None),
     "weights_not_quantized": (fields(quantization_config={"quant_method": "fp8"}), None),
-    "embedding_not_targets": (None, _add("embed_tokens.weight", torch.randn(1024, H))),
+    "embedding_not_targets": (None, added("embed_tokens.weight", torch.randn(1024, H))),
     "other_type": (fields(torch_dtype="float16"), None),
     "own_window": (fields(sliding_window=128), None),
 }
@@ -228,15 +226,6 @@ def test_a_planted_mistake_is_named(name: str, tmp_path: Path) -> None:
 NOISE = torch.Generator().manual_seed(5)
 
 
-def _of_shape(dims: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[State], None]:
-    def changed_ones(state: State) -> None:
-        for name, one in state.items():
-            if one.dim() == dims and one.is_floating_point():
-                state[name] = change(one.float()).to(one.dtype)
-
-    return changed_ones
-
-
 def _noisy(one: torch.Tensor) -> torch.Tensor:
     return one * (1 + 0.01 * torch.randn(one.shape, generator=NOISE))
 
@@ -248,7 +237,7 @@ def _head_from_targets(state: State) -> None:
 
 def _norm_from_targets(state: State) -> None:
     _targets_norm(state)
-    state["norm.weight"] = _noisy(state["norm.weight"].float()).to(state["norm.weight"].dtype)
+    each(_noisy, "norm")(state)
 
 
 def _quantised_and_back(one: torch.Tensor) -> torch.Tensor:
@@ -257,15 +246,12 @@ def _quantised_and_back(one: torch.Tensor) -> torch.Tensor:
 
 
 LOOK_ALIKES: dict[str, tuple[str, Callable[[State], object]]] = {
-    "matrices quantised and scaled back": ("scale_lost", _of_shape(2, _quantised_and_back)),
-    "matrices with large numbers": ("scale_lost", _of_shape(2, lambda one: one * 400 / one.max())),
-    "trained on": ("scale_lost", _of_shape(2, _noisy)),
+    "matrices quantised and scaled back": ("scale_lost", of_dims(2, _quantised_and_back)),
+    "matrices with large numbers": ("scale_lost", of_dims(2, lambda one: one * 400 / one.max())),
+    "trained on": ("scale_lost", of_dims(2, _noisy)),
     "a head trained from the target's": ("head_is_targets", _head_from_targets),
-    "norms that are not trained at all": ("norms_of_ones", _of_shape(1, torch.ones_like)),
-    "norms trained from ones": (
-        "norms_of_ones",
-        _of_shape(1, lambda one: _noisy(torch.ones_like(one))),
-    ),
+    "norms that are not trained at all": ("norms_of_ones", of_dims(1, torch.ones_like)),
+    "norms trained from ones": ("norms_of_ones", of_dims(1, lambda one: _noisy(one * 0 + 1))),
     "a norm trained from the target's": ("norm_is_targets", _norm_from_targets),
 }
 """Healthy weights that resemble lost or copied ones, and the result that they must not have."""
@@ -277,48 +263,39 @@ def test_weights_that_resemble_lost_or_copied_ones_are_not_named(name: str, tmp_
     assert result not in _results(changed(tmp_path / "a", weights=weights))
 
 
-TABLES = {
+def _tabled(change: Callable[[State], object], state: State) -> None:
+    own_vocabulary(state)
+    change(state)
+
+
+def _end_left_out(state: State) -> None:
+    state["d2t"].add_(1)
+    state["t2d"] = state["t2d"].roll(1)
+
+
+TABLES: dict[str, Callable[[State], object]] = {
     "d2t_zero": lambda state: state["d2t"].zero_(),
     "d2t_absolute": lambda state: state["d2t"].add_(torch.arange(FEWER)),
     "d2t_range": lambda state: state["d2t"].add_(5),
     "d2t_repeats": lambda state: state["d2t"][3:4].sub_(2),
     "t2d_contradicts_d2t": lambda state: state["t2d"].logical_not_(),
+    "head_is_targets": _targets_head,
+    "end_token_not_drafted": _end_left_out,
 }
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_wrong_table_of_the_draft_vocabulary_is_named(name: str, tmp_path: Path) -> None:
-    def weights(state: State) -> None:
-        own_vocabulary(state)
-        TABLES[name](state)
-
-    results = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))
-    assert results[name].level is CheckLevel.ERROR
-
-
-def test_the_targets_head_is_known_by_the_table_of_the_draft_vocabulary(tmp_path: Path) -> None:
-    def weights(state: State) -> None:
-        own_vocabulary(state)
-        _targets_head(state)
-
-    results = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))
-    assert "head_is_targets" in results
-
-
-def test_an_end_token_that_cannot_be_drafted_is_a_note(tmp_path: Path) -> None:
-    def weights(state: State) -> None:
-        own_vocabulary(state)
-        state["d2t"].add_(1)
-        state["t2d"] = state["t2d"].roll(1)
-
-    results = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))
-    assert "[4]" in results["end_token_not_drafted"].found
+    weights = partial(_tabled, TABLES[name])
+    result = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))[name]
+    if name == "end_token_not_drafted":
+        assert result.level is CheckLevel.NOTE and "[4]" in result.found
+    elif "2" in name:
+        assert result.level is CheckLevel.ERROR
 
 
 def test_a_copied_embedding_is_a_note_with_its_size(tmp_path: Path) -> None:
-    embedding = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]
-    path = changed(tmp_path / "a", weights=_add("embed_tokens.weight", embedding))
-    results = _results(path)
+    results = _results(changed(tmp_path / "a", weights=added("embed_tokens.weight", EMBEDDING)))
     assert results["embedding_copied"].level is CheckLevel.NOTE
     assert not _bad(results)
 
@@ -345,67 +322,45 @@ def test_of_a_target_only_config_embedding_and_head_are_needed(tmp_path: Path) -
     shards = {"model.embed_tokens.weight": "a.safetensors", "model.norm.weight": "gone.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     shutil.copy(TARGET / "model.safetensors", tmp_path / "a.safetensors")
-    path = changed(tmp_path / "drafter", weights=_add("embed_tokens.weight", torch.randn(1024, H)))
+    path = changed(tmp_path / "drafter", weights=added("embed_tokens.weight", torch.randn(1024, H)))
     assert "embedding_not_targets" in _results(path, tmp_path)
-
-
-HIDDEN = 256
 
 
 @pytest.fixture
 def drafter(tmp_path: Path) -> Path:
-    config = eagle1_config(load_target(trio_path() / "target"))
-    save_drafter(ReferenceDrafter(config), tmp_path / "drafter")
+    save_drafter(ReferenceDrafter(eagle1_config(load_target(TARGET))), tmp_path / "drafter")
     return tmp_path / "drafter"
-
-
-def _eagle1_results(drafter: Path) -> list[CheckResult]:
-    return run_checks(
-        Inspected(
-            drafter=open_drafter(str(drafter)), target=open_target(str(trio_path() / "target"))
-        )
-    )
 
 
 NOTES = ["architecture_of_one_engine", "bias_random_in_sglang"]
 
 
-def _name(drafter: Path, architecture: str) -> None:
-    path = drafter / "config.json"
-    fields = {**json.loads(path.read_text()), "architectures": [architecture]}
-    path.write_text(json.dumps(fields))
-
-
 def test_a_whole_checkpoint_has_notes_on_engines_only(drafter: Path) -> None:
-    found = _eagle1_results(drafter)
-    assert [result.id for result in found] == NOTES
-    assert {result.level for result in found} == {CheckLevel.NOTE}
-    assert "EagleLlamaForCausalLM" in found[0].found and "SGLang" in found[0].title
+    found = _results(drafter)
+    assert [*found] == NOTES and not _bad(found)
+    first = found[NOTES[0]]
+    assert "EagleLlamaForCausalLM" in first.found and "SGLang" in first.title
     made = checks_made(Inspected(drafter=open_drafter(str(drafter)), target=None))
     assert made == len(FOR_EAGLE1) + len(FOR_ANY_DRAFTER)
 
 
 def test_one_that_names_its_targets_architecture_is_the_same(drafter: Path) -> None:
-    _name(drafter, "LlamaForCausalLM")
+    changed(drafter, drafter, config=fields(architectures=["LlamaForCausalLM"]))
     assert open_drafter(str(drafter)).format.name == "EAGLE-1 or EAGLE-2"
-    assert [eagle1_result.id for eagle1_result in _eagle1_results(drafter)] == NOTES
+    assert [*_results(drafter)] == NOTES
 
 
 def test_one_for_sglang_should_have_a_bias_and_may_have_a_head(drafter: Path) -> None:
-    _name(drafter, "LlamaForCausalLMEagle")
-    found = {eagle1_result.id: eagle1_result for eagle1_result in _eagle1_results(drafter)}
-    assert found["bias_random_in_sglang"].level is CheckLevel.WARNING
-    file = drafter / "model.safetensors"
-    state = load_file(file)
-    for name, shape in (("fc.bias", (HIDDEN,)), ("lm_head.weight", (1024, HIDDEN))):
-        _add_random(name, *shape)(state)
-    save_file(state, file)
-    (only,) = _eagle1_results(drafter)
+    changed(drafter, drafter, config=fields(architectures=["LlamaForCausalLMEagle"]))
+    assert _results(drafter)["bias_random_in_sglang"].level is CheckLevel.WARNING
+    own = {"fc.bias": _ones(H), "lm_head.weight": _ones(1024, H)}
+    changed(drafter, drafter, weights=lambda state: state.update(own))
+    (only,) = _results(drafter).values()
     assert only.id == "architecture_of_one_engine" and "vLLM" in only.title
 
 
-def _add_random(name: str, *shape: int) -> Callable[[State], None]:
-    return lambda state: state.update({name: torch.ones(shape, dtype=torch.bfloat16)})
+def _ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, dtype=torch.bfloat16)
 
 
 def _renamed(state: State) -> None:
@@ -413,53 +368,32 @@ def _renamed(state: State) -> None:
         state[name.replace("layers.0.", "midlayer.")] = state.pop(name)
 
 
-def _narrow(state: State) -> None:
-    state["fc.weight"] = state["fc.weight"][:, :HIDDEN].contiguous()
-
-
-PLANTED_IN_EAGLE1 = {
-    "a head of its own": (
-        _add_random("lm_head.weight", 1024, HIDDEN),
-        "unexpected_tensor",
-        "lm_head",
-    ),
-    "a bias": (_add_random("fc.bias", HIDDEN), "unexpected_tensor", "fc.bias"),
-    "a norm at the input": (
-        _add_random("layers.0.input_layernorm.weight", HIDDEN),
-        "unexpected_tensor",
-        "input_layernorm",
-    ),
+NORM = "layers.0.input_layernorm.weight"
+PLANTED_IN_EAGLE1: dict[str, tuple[Planting, str, str]] = {
+    "a head of its own": (added("lm_head.weight", _ones(1024, H)), "unexpected_tensor", "lm_head"),
+    "a bias": (added("fc.bias", _ones(H)), "unexpected_tensor", "fc.bias"),
+    "a norm at the input": (added(NORM, _ones(H)), "unexpected_tensor", "input_layernorm"),
     "names of EAGLE-3": (_renamed, "unexpected_tensor", "layers.0.mlp"),
-    "fc of one input": (_narrow, "fc_width", "256 x 256"),
-    "no fc": (lambda state: state.pop("layers.0.mlp.up_proj.weight"), "missing_tensor", "up_proj"),
+    "fc of one input": (each(lambda fc: fc[:, :H], "fc"), "fc_width", "256 x 256"),
+    "no fc": (without("layers.0.mlp.up_proj"), "missing_tensor", "up_proj"),
 }
 
 
 @pytest.mark.parametrize("name", PLANTED_IN_EAGLE1)
 def test_what_vllm_refuses_is_an_error(drafter: Path, name: str) -> None:
     plant, id_, words = PLANTED_IN_EAGLE1[name]
-    file = drafter / "model.safetensors"
-    state = load_file(file)
-    plant(state)
-    save_file(state, file)
-    found = {
-        eagle1_result.id: eagle1_result
-        for eagle1_result in _eagle1_results(drafter)
-        if eagle1_result.level is not CheckLevel.NOTE
-    }
-    assert found.keys() == {id_}
+    found = _results(changed(drafter, drafter, weights=plant))
+    assert _bad(found) == [id_]
     assert words in found[id_].found
     assert "llama_eagle.py" in found[id_].rule
 
 
-KINDS = {kind.name: kind for kind in (DEEPSEEK, MIMO, MIMO_V2, ERNIE)}
-FAMILY = {
-    "deepseek_mtp": "DeepSeekMTPModel",
-    "mimo_mtp": "MiMoMTPModel",
-    "mimo_v2_mtp": "MiMoV2MTPModel",
-    "ernie_mtp": "ErnieMTPModel",
+KINDS = {
+    "DeepSeekMTPModel": DEEPSEEK,
+    "MiMoMTPModel": MIMO,
+    "MiMoV2MTPModel": MIMO_V2,
+    "ErnieMTPModel": ERNIE,
 }
-Fields = dict[str, Any]
 
 
 @pytest.fixture(params=KINDS)
@@ -468,21 +402,9 @@ def built(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     return request.param, tmp_path / "model"
 
 
-def _changed(
-    path: Path,
-    weights: Callable[[State], State] = dict,
-    config: Callable[[Fields], Fields] = dict,
-) -> Path:
-    file = path / "model.safetensors"
-    save_file(weights(load_file(file)), file)
-    fields = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config(fields)))
-    return path
-
-
 def _found(path: Path) -> dict[str, CheckResult]:
-    results = run_checks(Inspected(drafter=open_drafter(str(path))))
-    return {result.id: result for result in results if result.level is not CheckLevel.NOTE}
+    results = _results(path, None)
+    return {name: results[name] for name in _bad(results)}
 
 
 def test_heads_that_vllm_loads_have_no_fault(built: tuple[str, Path]) -> None:
@@ -490,7 +412,7 @@ def test_heads_that_vllm_loads_have_no_fault(built: tuple[str, Path]) -> None:
     drafter = open_drafter(str(path))
     heads = find_heads(drafter.raw, drafter.tensors)
     assert heads is not None and list(heads.heads) == [0]
-    assert drafter.format.architecture == FAMILY[name]
+    assert drafter.format.architecture == name
     assert _found(path) == {}
     assert checks_made(Inspected(drafter=drafter)) == len(FOR_MTP) + len(FOR_ANY_DRAFTER)
 
@@ -506,13 +428,10 @@ def test_only_the_heads_tensors_are_opened(built: tuple[str, Path]) -> None:
 def test_lost_heads_are_an_error(built: tuple[str, Path]) -> None:
     _, path = built
     heads = open_drafter(str(path)).tensors
-    _changed(
-        path, lambda state: {name: tensor for name, tensor in state.items() if name not in heads}
-    )
-    found = _found(path)
-    assert found.keys() == {"mtp_heads_missing"}
-    assert found["mtp_heads_missing"].found == "0"
-    assert "vllm#35548" in found["mtp_heads_missing"].rule
+    changed(path, path, weights=lambda state: [state.pop(name) for name in heads])
+    (found,) = _found(path).values()
+    assert (found.id, found.found) == ("mtp_heads_missing", "0")
+    assert "vllm#35548" in found.rule
 
 
 @pytest.mark.parametrize(
@@ -539,7 +458,7 @@ def test_plain_heads_are_a_warning_only_where_an_engine_builds_them_quantised(
     built: tuple[str, Path], settings: dict[str, Any], warned: bool
 ) -> None:
     _, path = built
-    _changed(path, config=lambda fields: {**fields, "quantization_config": settings})
+    changed(path, path, config=fields(quantization_config=settings))
     found = _found(path)
     assert ("mtp_heads_not_quantized" in found) is warned
     if warned:
@@ -549,7 +468,7 @@ def test_plain_heads_are_a_warning_only_where_an_engine_builds_them_quantised(
 def test_numbers_of_heads_are_checked(built: tuple[str, Path]) -> None:
     _, path = built
     name = next(iter(open_drafter(str(path)).tensors))
-    _changed(path, lambda state: {**state, name: torch.full_like(state[name], float("nan"))})
+    changed(path, path, weights=lambda state: state[name].fill_(float("nan")))
     assert "not_finite" in _found(path)
 
 
@@ -561,21 +480,19 @@ def test_heads_of_qwen_share_norms_and_projection(tmp_path: Path) -> None:
         "mtp.layers.0.self_attn.q_proj.weight": torch.ones(hidden, hidden),
         "model.language_model.layers.0.self_attn.q_proj.weight": torch.ones(hidden, hidden),
     }
-    save_file(state, tmp_path / "model.safetensors")
     text = {"num_hidden_layers": 1, "hidden_size": hidden, "mtp_num_hidden_layers": 1}
-    (tmp_path / "config.json").write_text(
-        json.dumps({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": text})
-    )
+    config = {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": text}
+    save_model(tmp_path, config, state)
     assert len(open_drafter(str(tmp_path)).tensors) == 4
     assert _found(tmp_path) == {}
 
 
 def test_only_heads_of_mimo_are_run(built: tuple[str, Path]) -> None:
     name, path = built
-    if name == MIMO.name:
+    if name == "MiMoMTPModel":
         as_served(open_drafter(str(path)), 2).check()
         return
-    with pytest.raises(CheckpointError, match=f"the MTP heads of {FAMILY[name]}"):
+    with pytest.raises(CheckpointError, match=f"the MTP heads of {name}"):
         as_served(open_drafter(str(path)), 2)
 
 
@@ -622,13 +539,8 @@ def test_sglang_reads_no_other_field() -> None:
         assert not found - KNOWN - SGLANG_ALONE.keys() - LLAMA4 - {"__class__"}
 
 
-def _field_results(folder: Path, **fields: object) -> dict[str, CheckLevel]:
-    path = changed(folder / "drafter", config=lambda config: config.update(fields))
-    return {result.id: result.level for result in inspect_files(str(path), str(TARGET)).results}
-
-
 @pytest.mark.parametrize(
-    ("fields", "found"),
+    ("values", "found"),
     [
         ({"hidden_act": "gelu"}, {"activation_refused": CheckLevel.ERROR}),
         ({"partial_rotary_factor": 0.5}, {"partial_rotary_differs": CheckLevel.WARNING}),
@@ -648,12 +560,13 @@ def _field_results(folder: Path, **fields: object) -> dict[str, CheckLevel]:
         ({"my_own_field": 3}, {"fields_not_known": CheckLevel.NOTE}),
     ],
 )
-def test_a_field_is_a_result(tmp_path: Path, fields: Config, found: dict[str, CheckLevel]) -> None:
-    assert _field_results(tmp_path, **fields) == found
+def test_a_field_is_a_result(tmp_path: Path, values: Config, found: dict[str, CheckLevel]) -> None:
+    results = _results(changed(tmp_path / "a", config=fields(**values)))
+    assert {name: result.level for name, result in results.items()} == found
 
 
 @pytest.mark.parametrize(
-    ("fields", "found"),
+    ("values", "found"),
     [
         ({"index_topk": 16}, {"fields_not_run": CheckLevel.WARNING}),
         ({"hidden_act": "gelu"}, {"activation_refused": CheckLevel.ERROR}),
@@ -662,12 +575,10 @@ def test_a_field_is_a_result(tmp_path: Path, fields: Config, found: dict[str, Ch
     ],
 )
 def test_a_field_of_latent_attention_is_a_result(
-    tmp_path: Path, fields: Config, found: dict[str, CheckLevel]
+    tmp_path: Path, values: Config, found: dict[str, CheckLevel]
 ) -> None:
-    path = latent_drafter(tmp_path) / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-    results = inspect_files(str(tmp_path), str(TARGET)).results
-    assert found.items() <= {result.id: result.level for result in results}.items()
+    results = _results(changed(tmp_path, latent_drafter(tmp_path), config=fields(**values)))
+    assert found.items() <= {name: result.level for name, result in results.items()}.items()
 
 
 def test_files_alone_are_no_all_clear(tmp_path: Path) -> None:
@@ -677,6 +588,6 @@ def test_files_alone_are_no_all_clear(tmp_path: Path) -> None:
 
 
 def test_a_promise_needs_fields_that_are_run(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", config=lambda config: config.update(is_causal=False))
+    path = changed(tmp_path / "a", config=fields(is_causal=False))
     assert "is_causal" in not_promised(open_drafter(str(path)))[0]
     assert not not_promised(open_drafter(str(changed(tmp_path / "b"))))

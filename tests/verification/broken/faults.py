@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.checkpoints import changed, fields, shifted_layers, without
+from support.checkpoints import captured, changed, fields, without
 from support.reference_engine import ReferenceRun
 from torch import Tensor, nn
 
@@ -146,9 +146,9 @@ FAULTS = {
     "norm_output not applied": Fault(of=EAGLE31, engine=_norm_output_not_applied),
     "norm_output on in the config": Fault(of=EAGLE3, config=fields(norm_output=True)),
     "fc_norm missing": Fault(of=EAGLE31, config=fields(fc_norm=False), weights=without("fc_norm.")),
-    "captured layers one too low": Fault(of=EAGLE31, config=shifted_layers(-1)),
-    "captured layers one too high": Fault(of=EAGLE31, config=shifted_layers(1)),
-    "captured layers one too high, eagle3": Fault(of=EAGLE3, config=shifted_layers(1)),
+    "captured layers one too low": Fault(of=EAGLE31, config=captured(1, 2, 4)),
+    "captured layers one too high": Fault(of=EAGLE31, config=captured(3, 4, 6)),
+    "captured layers one too high, eagle3": Fault(of=EAGLE3, config=captured(3, 4, 6)),
     "d2t shifted": Fault(of=FEWER, weights=_d2t(lambda d2t: d2t + 1)),
     "d2t zero": Fault(of=FEWER, weights=_d2t(torch.zeros_like)),
     "own embedding": Fault(of=EAGLE31, engine=_own_embedding),

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from support.checkpoints import AUX, changed
+from support.checkpoints import captured, changed
 from torch import Tensor
 
 SHAPES = Path(__file__).parent / "checkpoints.json"
@@ -34,8 +34,9 @@ def write_checkpoints(folder: Path) -> None:
             save_file(tensors, path / held["file"], metadata={"format": "pt"})
         else:
             torch.save(tensors, path / held["file"])
-    changed(folder / "61" / "drafter", config=_unnamed)
-    changed(folder / "62" / "drafter", config=_elsewhere)
+    changed(folder / "61" / "drafter", config=captured())
+    # A drafter that was trained on 2, 3 and 5.
+    changed(folder / "62" / "drafter", config=captured(1, 4, 6))
 
 
 def _tensors(shapes: dict[str, list[Any]]) -> dict[str, Tensor]:
@@ -56,13 +57,3 @@ def _tensors(shapes: dict[str, list[Any]]) -> dict[str, Tensor]:
 def _values(kind: str, size: list[int], random: torch.Generator) -> Tensor:
     values = torch.randn(size, generator=random) * 0.05
     return (values + 1.0 if len(size) == 1 else values).to(_TYPES[kind])
-
-
-def _unnamed(fields: dict[str, Any]) -> None:
-    fields.pop(AUX, None)
-    fields["eagle_config"].pop(AUX, None)
-
-
-def _elsewhere(fields: dict[str, Any]) -> None:
-    """Name layers 1, 4 and 6 of a drafter that was trained on 2, 3 and 5."""
-    fields[AUX] = fields["eagle_config"][AUX] = [1, 4, 6]

@@ -23,12 +23,16 @@ from support.checkpoints import (
     TARGET,
     Config,
     State,
+    added,
     as_speculators,
     changed,
     fields,
+    of_dims,
     speculators_names,
+    stored,
 )
 from support.reference_engine import generate
+from torch import Tensor
 
 from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope.inspect.checkpoints import open_target
@@ -39,7 +43,7 @@ from driftscope.inspect.trial.trial import Bench
 from driftscope_lab.training.text import Batch
 from driftscope_lab.training.train_drafters import TrainingTarget, draft_loss
 from driftscope_lab.trio import TrioPrompt, encode, load_prompts, trio_path
-from verification.inspected.plants import EAGLE3, EAGLE31, stored
+from verification.inspected.plants import EAGLE3, EAGLE31, Plant
 from verification.inspected.table import Row, inspected
 
 MOST_ALARMS = 0.05
@@ -49,7 +53,7 @@ SEEDS = 34
 PROMPTS = 32
 LENGTHS = (5, 3, 8)
 """Numbers of drafted tokens."""
-Maker = Callable[[Path, str, int, torch.Tensor], Path]
+Maker = Callable[[Path, str, int, Tensor], Path]
 
 
 DEPTHS, DECAY, LENGTH, ROWS = 3, 0.8, 160, 8
@@ -57,7 +61,7 @@ STEPS = 12
 """Steps of training: enough to move every weight, few enough for a CPU."""
 
 
-def _text_of(prompts: Sequence[TrioPrompt]) -> torch.Tensor:
+def _text_of(prompts: Sequence[TrioPrompt]) -> Tensor:
     """Return rows [prompts, LENGTH] of prompts with the target's answers."""
     target, drafter = load_target(trio_path() / "target"), load_drafter(trio_path() / EAGLE31)
     made = []
@@ -68,7 +72,7 @@ def _text_of(prompts: Sequence[TrioPrompt]) -> torch.Tensor:
     return torch.stack(made)
 
 
-def _with_noise(share: float, folder: Path, name: str, seed: int, _rows: torch.Tensor) -> Path:
+def _with_noise(share: float, folder: Path, name: str, seed: int, _rows: Tensor) -> Path:
     """Write a drafter whose weights have noise of a share of their own size, tensor by tensor."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -81,7 +85,7 @@ def _with_noise(share: float, folder: Path, name: str, seed: int, _rows: torch.T
     return changed(folder, name, weights=shaken)
 
 
-def _with_training(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Path:
+def _with_training(folder: Path, name: str, seed: int, rows: Tensor) -> Path:
     """Write a drafter that was trained on for STEPS steps, at a rate that follows from the seed."""
     target, drafter = load_target(trio_path() / "target"), load_drafter(trio_path() / name)
     generator = torch.Generator().manual_seed(seed)
@@ -107,7 +111,7 @@ def _written(
     folder: Path,
     name: str,
     _seed: int,
-    _rows: torch.Tensor,
+    _rows: Tensor,
 ) -> Path:
     return changed(folder, name, config=config, weights=weights)
 
@@ -119,10 +123,9 @@ def _type(dtype: torch.dtype) -> Maker:
     return partial(_written, fields(torch_dtype=str(dtype).removeprefix("torch.")), weights)
 
 
-def _shards(folder: Path, name: str, _seed: int, _rows: torch.Tensor) -> Path:
+def _shards(folder: Path, name: str, _seed: int, _rows: Tensor) -> Path:
     """Write two shards with an index."""
-    changed(folder, name)
-    whole = folder / "model.safetensors"
+    whole = changed(folder, name) / "model.safetensors"
     state, shards = load_file(whole), dict[str, str]()
     whole.unlink()
     for at in (1, 2):
@@ -134,36 +137,22 @@ def _shards(folder: Path, name: str, _seed: int, _rows: torch.Tensor) -> Path:
     return folder
 
 
-def _no_head_dim(config: Config) -> None:
-    del config["head_dim"]
-
-
 def _rope_parameters(config: Config) -> None:
     theta = config.pop("rope_theta")
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
 
 
-def _rounded(state: State) -> None:
-    """Round each row of the matrices to 8 bits."""
-    for name, tensor in state.items():
-        if tensor.dim() == 2:
-            step = tensor.float().abs().amax(-1, keepdim=True) / 127
-            state[name] = ((tensor.float() / step).round() * step).to(tensor.dtype)
+def _rounded(tensor: Tensor) -> Tensor:
+    """Round each row of a matrix to 8 bits."""
+    step = tensor.abs().amax(-1, keepdim=True) / 127
+    return (tensor / step).round() * step
 
 
-def _inv_freq(state: State) -> None:
-    state["midlayer.self_attn.rotary_emb.inv_freq"] = 10000.0 ** -(torch.arange(0, 32, 2) / 32)
-
-
-def _copied_embedding(state: State) -> None:
-    state["embed_tokens.weight"] = stored("target")["model.embed_tokens.weight"].clone()
-
-
-def _vocabulary(kept: Callable[[torch.Tensor], torch.Tensor]) -> Maker:
+def _vocabulary(kept: Callable[[Tensor], Tensor]) -> Maker:
     """Give the drafter a vocabulary of the ids that `kept` takes from all, the most frequent in the
     target's answers first."""
 
-    def made(folder: Path, name: str, _seed: int, rows: torch.Tensor) -> Path:
+    def made(folder: Path, name: str, _seed: int, rows: Tensor) -> Path:
         ids = kept(rows.flatten().bincount(minlength=1024).argsort(descending=True, stable=True))
 
         def weights(state: State) -> None:
@@ -177,6 +166,8 @@ def _vocabulary(kept: Callable[[torch.Tensor], torch.Tensor]) -> Maker:
 
 
 OWN = 768
+INV_FREQ = 10000.0 ** -(torch.arange(0, 32, 2) / 32)
+EMBEDDING = stored("target")["model.embed_tokens.weight"]
 KINDS: dict[str, Maker] = {
     "noise of 2%": partial(_with_noise, 0.02),
     "noise of 10%": partial(_with_noise, 0.1),
@@ -185,13 +176,13 @@ KINDS: dict[str, Maker] = {
     "float16": _type(torch.float16),
     "float32": _type(torch.float32),
     "two shards": _shards,
-    "no head_dim": partial(_written, _no_head_dim, None),
+    "no head_dim": partial(_written, lambda config: config.pop("head_dim"), None),
     "rope_parameters": partial(_written, _rope_parameters, None),
     "eps 1e-6": partial(_written, fields(rms_norm_eps=1e-6), None),
-    "int8 rounding": partial(_written, None, _rounded),
+    "int8 rounding": partial(_written, None, of_dims(2, _rounded)),
     "speculators format": partial(_written, as_speculators, speculators_names),
-    "inv_freq": partial(_written, None, _inv_freq),
-    "copied embedding": partial(_written, None, _copied_embedding),
+    "inv_freq": partial(_written, None, added("midlayer.self_attn.rotary_emb.inv_freq", INV_FREQ)),
+    "copied embedding": partial(_written, None, added("embed_tokens.weight", EMBEDDING)),
     "own vocabulary, sorted": _vocabulary(lambda ids: ids[:OWN].sort().values),
     "own vocabulary, by frequency": _vocabulary(lambda ids: ids[:OWN]),
     "own vocabulary, the first ids": _vocabulary(lambda ids: ids.sort().values[:1000]),
@@ -210,7 +201,7 @@ def rows(folder: Path, first: int, seeds: int) -> Iterator[Row]:
         kind = list(KINDS)[seed % len(KINDS)]
         for name in (EAGLE3, EAGLE31):
             path = KINDS[kind](folder / f"{name}-{seed}", name, seed, text[order[PROMPTS:]])
-            yield inspected(path, kind, name, (), bench, k=LENGTHS[seed % len(LENGTHS)])
+            yield inspected(path, Plant(kind, of=name), bench, k=LENGTHS[seed % len(LENGTHS)])
 
 
 def line(group: Sequence[Row]) -> str:
@@ -218,8 +209,8 @@ def line(group: Sequence[Row]) -> str:
     lengths = [row.trial.acceptance.mean_length for row in group if row.trial]
     found = Counter(finding for row in group for finding in row.ids)
     cells = (
-        group[0].of,
-        group[0].name,
+        group[0].plant.of,
+        group[0].plant.name,
         str(len(group)),
         f"{min(lengths):.2f} to {max(lengths):.2f}",
         str(sum(row.answer is not Soundness.NOT_COMPARED for row in group)),
@@ -250,11 +241,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for row in rows(Path(folder), options.first, options.seeds):
             made.append(row)
-            sys.stderr.write(f"{len(made)}: {line([row])} {row.trial_s:.0f} s\n")
+            sys.stderr.write(f"{len(made)}: {line([row])} {row.time_s:.0f} s\n")
     print("| drafter | weights | inspected | accepts | with an error or a warning | which |")
     print("|---|---|---|---|---|---|")
-    for key in dict.fromkeys((row.of, row.name) for row in made):
-        print(line([row for row in made if (row.of, row.name) == key]))
+    for plant in dict.fromkeys(row.plant for row in made):
+        print(line([row for row in made if row.plant == plant]))
     sentence, holds = verdict(made)
     print(f"\n{sentence}")
     sys.exit(0 if holds else 1)

@@ -1,8 +1,11 @@
-"""Results of `inspect` for planted mistakes, as a table: `make inspect`.
+"""Results of `inspect` for planted mistakes, and what live vLLM accepts of each, as a table: `make
+inspect`.
 
 Each checkpoint is inspected as the command does, with the target and the trio's prompts. A mistake
 is found if an error or a warning is there, and named if one of those that it should lead to is.
-Healthy drafters are inspected by `false_alarms`.
+With `--served`, each is inspected on the prompts that an engine is asked, then served once: it
+holds if the served length lies in the promised interval, or if nothing was promised. Those results
+are kept in a file, so that a run can go on later. Healthy drafters are inspected by `false_alarms`.
 """
 
 from __future__ import annotations
@@ -15,17 +18,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from support.checkpoints import TARGET, changed
+from support.engine_process.job import Job, run_job
+from support.inspected_prompts import ENDED, inspected_by_command, served_length
 
 from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import CheckLevel
-from driftscope.inspect.inspection import Inspection, Soundness, inspect_files
+from driftscope.inspect.inspection import Soundness, inspect_files
 from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope.inspect.trial.verdict import LOST_BELOW, best_repair, verdict
@@ -45,19 +51,28 @@ OTHER_TEMPLATE = (
 class Row:
     """Result for one checkpoint."""
 
-    name: str
-    of: str
-    before: str
+    plant: Plant
     said: str
     """First sentence of the command."""
     ids: tuple[str, ...]
     """Errors and warnings, errors first."""
     notes: tuple[str, ...]
     answer: Soundness
-    named: bool
     trial: Trial | None
-    files_s: float
-    trial_s: float
+    time_s: float
+
+    @property
+    def named(self) -> bool:
+        """Whether a result names the cause, or there is one where none can."""
+        causes = self.plant.causes
+        return bool({*self.ids, *self.notes} & {*causes} if causes else self.ids)
+
+    @property
+    def lost(self) -> float | None:
+        """Share of the shipped drafter's length that is lost on the trio's prompts; None if the
+        drafter was not run."""
+        length = self.trial and self.trial.acceptance.mean_length
+        return None if length is None else 1 - length / SHIPPED[self.plant.of]
 
 
 @functools.cache
@@ -68,55 +83,27 @@ def loaded(target: Path, prompts: int) -> Bench:
     )
 
 
-def inspected(
-    path: Path,
-    name: str,
-    of: str,
-    causes: tuple[str, ...],
-    bench: Bench,
-    target: Path = TARGET,
-    k: int = K,
-    before: str = "",
-) -> Row:
+def inspected(path: Path, plant: Plant, bench: Bench, target: Path = TARGET, k: int = K) -> Row:
     """Inspect one checkpoint."""
     start = time.perf_counter()
     inspection = inspect_files(str(path), str(target))
-    files_s = time.perf_counter() - start
-    start = time.perf_counter()
     try:
-        drafter = open_drafter(str(path))
-        trial = run_trial(drafter, bench.facts.layers, lambda: bench, k)
+        trial = run_trial(open_drafter(str(path)), bench.facts.layers, lambda: bench, k)
         inspection = inspection.with_results(tuple(verdict(trial, inspection.results)), trial)
     except CheckpointError as error:
-        sys.stderr.write(f"{name}: {error}\n")
-    row = _row(inspection, name, of, causes, files_s, time.perf_counter() - start)
-    return replace(row, before=before)
-
-
-def _row(
-    inspection: Inspection,
-    name: str,
-    of: str,
-    causes: tuple[str, ...],
-    files_s: float,
-    run_s: float,
-) -> Row:
+        sys.stderr.write(f"{plant.name}: {error}\n")
     ids, notes = (
         tuple(one.id for one in inspection.results if (one.level is CheckLevel.NOTE) is note)
         for note in (False, True)
     )
     return Row(
-        name=name,
-        of=of,
-        before="",
+        plant=plant,
         said=inspection.conclusion,
         ids=ids,
         notes=notes,
         answer=inspection.answer,
-        named=any(one in causes for one in (*ids, *notes)) if causes else bool(ids),
         trial=inspection.trial,
-        files_s=files_s,
-        trial_s=run_s,
+        time_s=time.perf_counter() - start,
     )
 
 
@@ -127,15 +114,12 @@ def made(folder: Path, plant: Plant) -> tuple[Path, Path]:
     if plant.target is None and others is None:
         return drafter, TARGET
     target = changed(folder / "target", "target", weights=plant.target)
-    for file in TARGET.iterdir():
-        if not (target / file.name).exists():
-            shutil.copy(file, target / file.name)
-    settings = target / "tokenizer_config.json"
-    fields = json.loads(settings.read_text())
     if own is not None:
-        shutil.copy(TARGET / "tokenizer.json", drafter / "tokenizer.json")
-        (drafter / "tokenizer_config.json").write_text(settings.read_text())
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(TARGET / name, drafter / name)
     if others is not None:
+        settings = target / "tokenizer_config.json"
+        fields = json.loads(settings.read_text())
         settings.write_text(json.dumps({**fields, "chat_template": OTHER_TEMPLATE}))
     return drafter, target
 
@@ -144,37 +128,91 @@ def planted(folder: Path, plants: Sequence[Plant], prompts: int) -> Iterator[Row
     """Inspect planted mistakes."""
     for number, plant in enumerate(plants):
         drafter, target = made(folder / str(number), plant)
-        bench = loaded(target, prompts)
-        yield inspected(
-            drafter, plant.name, plant.of, plant.causes, bench, target, before=plant.before
-        )
+        yield inspected(drafter, plant, loaded(target, prompts), target)
         if target != TARGET:
             loaded.cache_clear()
-
-
-def loses(row: Row) -> float | None:
-    """Return the share of the shipped drafter's length that is lost on the trio's prompts; None if
-    the drafter was not run."""
-    return 1 - row.trial.acceptance.mean_length / SHIPPED[row.of] if row.trial else None
 
 
 def line(row: Row) -> str:
     """Return one row of the table in Markdown."""
     best = best_repair(row.trial) if row.trial else None
-    lost = loses(row)
     cells = (
-        row.of,
-        row.name,
+        row.plant.of,
+        row.plant.name,
         f"{row.trial.acceptance.mean_length:.2f}" if row.trial else "not run",
-        "" if lost is None else f"{lost:.0%}",
+        "" if row.lost is None else f"{row.lost:.0%}",
         f"{best.acceptance.mean_length:.2f}" if best else "",
-        row.before,
         row.said,
         ", ".join((*row.ids, *(f"note {name}" for name in row.notes))) or "nothing",
         "yes" if row.named else "",
-        f"{row.files_s:.1f} + {row.trial_s:.0f} s",
+        f"{row.time_s:.0f} s",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def served(plant: Plant, folder: Path) -> dict[str, Any]:
+    """Return what is promised and served; a refusal of the engine is its last line."""
+    drafter, target = made(folder, plant)
+    document = inspected_by_command(drafter, target, folder)
+    trial = document["trial"]
+    promised = trial if trial and not trial["not_promised"] and not trial["overflow"] else None
+    served_target = str(target) if target != TARGET else "target"
+    job = Job(drafter=str(drafter), target=served_target, probe={"EVERY": "1"}, sampling=ENDED)
+    try:
+        length: float | str = served_length(run_job(job, folder / "engine"))
+    except RuntimeError as error:
+        named = [line for line in str(error).splitlines() if "Error" in line]
+        length = f"refused: {(named or ['?'])[-1].strip()[-90:]}"
+    return {
+        "name": plant.name,
+        "answer": document["answer"],
+        "promised": promised and promised["acceptance"]["mean_length"],
+        "interval": promised and promised["acceptance"]["mean_length_interval"],
+        "served": length,
+    }
+
+
+def served_line(row: dict[str, Any]) -> str:
+    """Return one row of the table of served plants in Markdown."""
+    ends, length = row["interval"], row["served"]
+    if ends is None:
+        holds = row["promised"] is None
+    else:
+        holds = isinstance(length, float) and ends["low"] <= length <= ends["high"]
+    promised = f"{row['promised']:.2f} [{ends['low']:.2f}, {ends['high']:.2f}]" if ends else "not"
+    words = f"{length:.2f}" if isinstance(length, float) else length
+    cells = row["name"], row["answer"], promised, words, "yes" if holds else "NO"
+    return f"| {' | '.join(cells)} |"
+
+
+def print_served(folder: Path, plants: Sequence[Plant], record: Path) -> None:
+    """Serve the plants that the record lacks, and print all."""
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.touch()
+    known = {(row := json.loads(text))["name"]: row for text in record.open()}
+    print("| checkpoint | answer | promised | served | holds |\n|---|---|---|---|---|")
+    for number, plant in enumerate(plants):
+        if plant.name not in known:
+            known[plant.name] = served(plant, folder / str(number))
+            with record.open("a") as file:
+                file.write(json.dumps(known[plant.name]) + "\n")
+        print(served_line(known[plant.name]), flush=True)
+
+
+def print_inspected(folder: Path, kind: str, plants: Sequence[Plant], prompts: int) -> str:
+    """Print the rows of one kind of plants, and return their counts in words."""
+    rows = list[Row]()
+    for row in planted(folder / kind, plants, prompts):
+        rows.append(row)
+        print(line(row), flush=True)
+    named = sum(row.named for row in rows)
+    clear = [row for row in rows if row.answer in (Soundness.SOUND, Soundness.NOT_COMPARED)]
+    costly = sum((row.lost or 0) > 1 - LOST_BELOW for row in clear)
+    sound = sum(row.answer is Soundness.SOUND for row in rows)
+    return (
+        f"{kind}: {len(rows)}, {named} named, {len(clear)} with nothing wrong found, of which "
+        f"{costly} lose more than a tenth, {sound} called sound"
+    )
 
 
 def main() -> None:
@@ -183,27 +221,24 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--plants", choices=[*PLANTS], nargs="*", default=[*PLANTS])
     parser.add_argument("--only", default="", help="plants whose name holds these words")
+    parser.add_argument("--served", type=Path, help="serve them too; keeps results in this file")
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
-    titles = "of", "checkpoint", "accepts", "loses", "repaired", "said before", "said now", "found"
-    print(f"| {' | '.join((*titles, 'named', 'time'))} |")
-    print("|" + "---|" * (len(titles) + 2))
-    counts = list[str]()
+    chosen = {
+        kind: [plant for plant in PLANTS[kind] if options.only in plant.name]
+        for kind in options.plants
+    }
     with tempfile.TemporaryDirectory() as folder:
-        for kind in options.plants:
-            plants = [plant for plant in PLANTS.get(kind, ()) if options.only in plant.name]
-            rows = list[Row]()
-            for row in planted(Path(folder) / kind, plants, options.prompts):
-                rows.append(row)
-                print(line(row), flush=True)
-            named = sum(row.named for row in rows)
-            clear = [row for row in rows if row.answer in (Soundness.SOUND, Soundness.NOT_COMPARED)]
-            costly = sum((loses(row) or 0) > 1 - LOST_BELOW for row in clear)
-            sound = sum(row.answer is Soundness.SOUND for row in rows)
-            counts.append(
-                f"{kind}: {len(rows)}, {named} named, {len(clear)} with nothing wrong found, of "
-                f"which {costly} lose more than a tenth, {sound} called sound"
-            )
+        if options.served:
+            every = [plant for plants in chosen.values() for plant in plants]
+            print_served(Path(folder), [Plant("as shipped"), *every], options.served)
+            return
+        titles = "of | checkpoint | accepts | loses | repaired | said | found | named | time"
+        print(f"| {titles} |\n|{'---|' * len(titles.split('|'))}")
+        counts = [
+            print_inspected(Path(folder), kind, plants, options.prompts)
+            for kind, plants in chosen.items()
+        ]
     print("\n" + "\n".join(counts))
 
 

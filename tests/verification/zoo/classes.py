@@ -16,12 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+from support.checkpoints import save_model
 from support.every_drafter import ALL, LAYERS, TARGET, V, write
 
 from driftscope_probes.server.doctor import drafter_classes, package_folder
-from verification.zoo.compare import CLASSES, Anatomy, _classes, _index, _rms
+from verification.zoo.compare import CLASSES, _classes, _index, _rms, row_of
 from verification.zoo.constructed import SOURCE, as_source
 from verification.zoo.engines import run_constructed, run_engines
+from verification.zoo.kind import Anatomy
 from verification.zoo.witness import Witness
 
 RUNNERS = ("v1", "v2")
@@ -51,19 +53,8 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
     change of `PLANTS` after a plus."""
     tag = name
     name, _, plant = tag.partition("+")
-    drafter, target = write(folder / f"{tag}-{runner}-{probe}", name, {})
-    if name in ON_ANOTHER:
-        target = drafter.parent / "plain"
-        target.mkdir()
-        (target / "config.json").write_text(json.dumps(plain_target(name)))
-    nested = bf16 = False
-    for path in {drafter, target}:
-        config = path / "config.json"
-        changed = served_here(json.loads(config.read_text()))
-        config.write_text(json.dumps(changed))
-        know_config(changed)
-        nested |= "text_config" in changed
-        bf16 |= "linear_attention" in json.dumps(changed) or name == "InklingMTPModel"
+    drafter, target, configs = configured(folder / f"{tag}-{runner}-{probe}", name)
+    bf16 = "linear_attention" in configs or name == "InklingMTPModel"
     for change in filter(None, (REPAIRS.get(name), PLANTS.get(plant))):
         change()
     run = folder / f"{tag}-{runner}-run"
@@ -89,7 +80,7 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
         load_format="dummy",
         speculative_config=speculation,
         dtype="bfloat16" if bf16 else "float32",
-        language_model_only=nested or "Omni" in name,
+        language_model_only="text_config" in configs or "Omni" in name,
         **({"block_size": 16} if "Bailing" in name else {}),
         max_model_len=128,
         max_num_seqs=4,
@@ -122,6 +113,21 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
         except Exception as error:
             found["worst"] = {"not compared": repr(error)[:200]}
     return found
+
+
+def configured(folder: Path, name: str, *, alone: bool = False) -> tuple[Path, Path, str]:
+    """Write a class's configs with sizes that are served here, and return the folders of drafter
+    and target, and both texts. `alone`: the target is a plain one."""
+    drafter, target = write(folder, name, {})
+    if alone or name in ON_ANOTHER:
+        target = save_model(folder / "plain", plain_target(name), {})
+    texts = ""
+    for path in {drafter, target}:
+        config = served_here(json.loads((path / "config.json").read_text()))
+        save_model(path, config, {})
+        know_config(config)
+        texts += json.dumps(config)
+    return drafter, target, texts
 
 
 def _time_witness(taken_s: list[float]) -> None:
@@ -164,8 +170,7 @@ def compared(
 
     rows, manifest = read_trace(run).draft.to_pylist(), read_manifest(run)
     kind = kind_for(SimpleNamespace(parallel_drafting=False, **method_of(name)))
-    first = kind.lead + kind.ahead
-    anatomy = Anatomy(block=kind.block, first=first, lead=kind.lead)
+    anatomy = Anatomy(block=kind.block, first=kind.lead + kind.ahead, lead=kind.lead)
     seen = _index(witness.drafts, rows, anatomy)
     worst: dict[str, float] = {}
 
@@ -176,10 +181,7 @@ def compared(
         draft, b = seen[row["request"].split("-")[0], row["position"]]
         k, p = row["k"], row["position"]
         for d in range(k):
-            forward = draft.forwards[0 if kind.block else d]
-            at = b
-            if forward.starts and (kind.block or d == 0):
-                at = forward.row(b, p + first + d)
+            forward, at = row_of(draft, b, p, d, anatomy)
             note("attention", forward.output_errors.get(at, 0.0))
             for layer, weights in enumerate(forward.weights[: manifest.drafter_layers]):
                 wanted = _classes(weights[at], p + kind.lead, row["prompt_tokens"])
@@ -433,41 +435,13 @@ def one_of_each_class() -> list[str]:
     return list({classes[name]: name for name in reversed(ALL) if name in classes}.values())[::-1]
 
 
-def found_words(found: dict[str, Any]) -> str:
-    """Return what of a class is recorded, in words."""
-    notes = found["notes"]
-    if not found["chains"]:
-        return f"acceptance and timing: {(notes or ['?'])[-1]}"
-    states = [c.removesuffix("_rms") for c in found["columns"] if c.endswith("_rms")]
-    fed = f", fed {found['fed']}" if found["fed"] else ""
-    masses = any(column.endswith("_mass") for column in found["columns"])
-    inside = "masses" if masses else f"no masses ({(notes or ['no attention'])[-1]})"
-    return f"{inside}; RMS {' '.join(states)}{fed}; witness {found['witness']}"
-
-
-def constructed_words(name: str, found: dict[str, Any]) -> str:
-    """Return what is found in a class without an engine, in words."""
+def words_of(found: dict[str, Any]) -> str:
+    """Return what of a class is recorded, or found without an engine, and the largest differences
+    from the second computation."""
     if "error" in found:
-        return f"not constructed: {found['error']}"
-    states = " ".join(column.removesuffix("_rms") for column in found["columns"])
-    fed = f", fed {found['fed']}" if found["fed"] else ""
-    masses = (found["notes"] or ["masses"])[0]
-    told = "as" if as_source(name, found) else "NOT AS"
-    return f"constructed alone: RMS {states}{fed}; {masses}; {told} vLLM's source says"
-
-
-def errors_words(found: dict[str, Any]) -> str:
-    """Return the largest differences from the second computation outside the probe."""
-    worst = found.get("worst", {})
-    if "not compared" in worst:
-        return f"not compared: {worst['not compared']}"
-    rms = [error for column, error in worst.items() if column.endswith("_rms")]
-    parts = {
-        "mass": worst.get("mass"),
-        "RMS rel": max(rms, default=None),
-        "top-1": worst.get("top1"),
-    }
-    return " ".join(f"{name} {value:.1e}" for name, value in parts.items() if value is not None)
+        return str(found["error"])
+    kept = ("chains", "columns", "strategy", "fed", "witness", "notes", "worst")
+    return "; ".join(f"{name} {found[name]}" for name in kept if found.get(name))
 
 
 def right(found: dict[str, Any]) -> bool:
@@ -498,19 +472,14 @@ def main() -> int:
         kept = {" ".join(key): found for key, found in results.items()}
         Path(keep, "all.json").write_text(json.dumps(kept, indent=1))
     for name in names:
-        by_runner = {runner: results[name, runner] for runner in runners}
-        marks = {
-            r: "no" if "error" in f else "yes" if right(f) else "WRONG"
-            for r, f in by_runner.items()
-        }
-        served = [found for found in by_runner.values() if "error" not in found]
-        words = [*dict.fromkeys(map(found_words, served)), *map(errors_words, served)]
+        print(name)
+        for runner in runners:
+            found = results[name, runner]
+            mark = "no" if "error" in found else "yes" if right(found) else "WRONG"
+            print(f"    {runner} {mark}: {words_of(found)}")
         if name in alone:
-            words = [constructed_words(name, alone[name])]
-        print(name, *(f"{runner} {mark}" for runner, mark in marks.items()), *words, sep="  ")
-        for runner, found in by_runner.items():
-            if "error" in found:
-                print(f"    {runner}: {found['error']}")
+            mark = "as" if as_source(name, alone[name]) else "NOT AS"
+            print(f"    alone, {mark} vLLM's source says: {words_of(alone[name])}")
     inside = {name for (name, _), found in results.items() if found.get("chains")}
     print(
         f"{len(inside)} of {len(names)} with their inside on one runner or both; {len(alone)} more "

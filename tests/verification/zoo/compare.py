@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,54 +12,12 @@ from driftscope.trace.manifest import read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.status import read_statuses
 from driftscope.vocabulary import DISTANCE_MASS
-from verification.zoo.witness import SINK_SLOTS, Draft, Witness
+from verification.zoo import ZOO
+from verification.zoo.kind import Anatomy
+from verification.zoo.witness import SINK_SLOTS, Draft, Forward, Witness
 
 CLASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass", "null_mass")
 NORMS = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Anatomy:
-    """Layout of a kind's forward, from vLLM's source."""
-
-    hidden: bool = True
-    outputs: tuple[tuple[str, ...], ...] = (("postnorm_rms",), ("fed_rms",))
-    """Names for which each element of the result stands."""
-    norm: str | None = "model.norm"
-    window: int | None = None
-    bias: bool = False
-    block: bool = False
-    first: int = 0
-    """Number of rows from the one of slot p to that of the first query."""
-    lead: int = 0
-    """Number of verified slots after p."""
-
-
-PLAIN = (("prenorm_rms", "fed_rms"),)
-NORMED = (("postnorm_rms", "fed_rms"),)
-ANATOMY = {
-    "eagle1": Anatomy(outputs=(("prenorm_rms",), ("fed_rms",)), norm=None),
-    "eagle3_window": Anatomy(window=8),
-    "eagle3_window_mixed": Anatomy(window=8),
-    "eagle3_window_one_group": Anatomy(window=8),
-    "eagle3_mla": Anatomy(),
-    "p_eagle": Anatomy(outputs=(("postnorm_rms",), ()), block=True),
-    "mimo_mtp": Anatomy(outputs=NORMED, norm="model.mtp_layers.2.final_layernorm"),
-    "mimo_v2_mtp": Anatomy(
-        outputs=NORMED, norm="model.mtp.layers.0.final_layernorm", window=8, bias=True
-    ),
-    "ernie_mtp": Anatomy(outputs=PLAIN, norm=None),
-    "deepseek_mtp": Anatomy(outputs=(("prenorm_rms",), ("postnorm_rms", "fed_rms")), norm=None),
-    "deepseek_mtp_modules": Anatomy(
-        outputs=(("prenorm_rms",), ("postnorm_rms", "fed_rms")), norm=None
-    ),
-    "draft_model": Anatomy(hidden=False, outputs=(("postnorm_rms",),), first=1, lead=1),
-    "draft_model_gemma2": Anatomy(hidden=False, outputs=(("postnorm_rms",),), first=1, lead=1),
-    "dflash_window_sinks": Anatomy(
-        hidden=False, outputs=(("postnorm_rms",),), block=True, first=2, lead=1, window=8, bias=True
-    ),
-    "medusa": Anatomy(outputs=(("prenorm_rms",),), norm=None, block=True),
-}
 
 
 TIMED = {("deepseek_mtp_modules", "v2")}
@@ -69,7 +26,7 @@ TIMED = {("deepseek_mtp_modules", "v2")}
 
 def anatomy_of(name: str, runner: str) -> Anatomy | None:
     """Return the kind's anatomy; None where only acceptance and timing are recorded."""
-    return None if (name, runner) in TIMED else ANATOMY.get(name)
+    return None if (name, runner) in TIMED else ZOO[name].anatomy
 
 
 def compare(run: Path, name: str, witness: Witness | None) -> dict[str, Any]:
@@ -96,10 +53,12 @@ def compare(run: Path, name: str, witness: Witness | None) -> dict[str, Any]:
     if witness is None:
         return found
     worst: dict[str, float] = {}
-    seen = _index(witness.drafts, rows, ANATOMY[name])
+    anatomy = ZOO[name].anatomy
+    assert anatomy is not None
+    seen = _index(witness.drafts, rows, anatomy)
     for row in rows:
         at = seen[row["request"].split("-")[0], row["position"]]
-        expected = _expected(*at, row, name, manifest.distance_edges)
+        expected = _expected(*at, row, anatomy, manifest.distance_edges)
         for column, want in expected.items():
             if column == "attention_output":
                 error = float(want.max())
@@ -138,20 +97,22 @@ def _index(
     return found
 
 
+def row_of(draft: Draft, b: int, p: int, d: int, anatomy: Anatomy) -> tuple[Forward, int]:
+    """Return the forward of depth `d`, from 0, and its row; without attention, a row for each
+    request."""
+    forward = draft.forwards[0 if anatomy.block else d]
+    in_rows = forward.starts and (anatomy.block or d == 0)
+    return forward, forward.rows(b)[p + anatomy.first + d] if in_rows else b
+
+
 def _expected(
-    draft: Draft, b: int, row: dict[str, Any], name: str, edges: tuple[int, ...]
+    draft: Draft, b: int, row: dict[str, Any], anatomy: Anatomy, edges: tuple[int, ...]
 ) -> dict[str, torch.Tensor]:
-    anatomy, k, p = ANATOMY[name], row["k"], row["position"]
+    k, p = row["k"], row["position"]
     columns: dict[str, list[torch.Tensor]] = {}
     masses, distances = [], []
     for d in range(k):
-        forward = draft.forwards[0 if anatomy.block else d]
-        if not forward.starts:  # no attention: a row for each request
-            at = b
-        elif anatomy.block:
-            at = forward.row(b, p + anatomy.first + d)
-        else:
-            at = forward.row(b, p + anatomy.first + d) if d == 0 else b
+        forward, at = row_of(draft, b, p, d, anatomy)
         if anatomy.hidden and forward.hidden is not None:
             columns.setdefault("in_rms", []).append(forward.hidden[at])
         if forward.prenorm is not None:

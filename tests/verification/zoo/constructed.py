@@ -7,14 +7,13 @@ are vLLM's own.
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from support.every_drafter import V, write
+from support.every_drafter import V
 
 from driftscope.trace.manifest import FED_AFTER, FED_BEFORE
 
@@ -111,23 +110,10 @@ def discovered(folder: Path, name: str) -> dict[str, Any]:
     from driftscope_probes.discovery import ROWS, made_up
     from driftscope_probes.vllm.drafter import open_drafter
     from driftscope_probes.witness import StartWitness, _Forward
-    from verification.zoo.classes import (
-        DEPTHS,
-        know_config,
-        method_of,
-        plain_target,
-        random_weight,
-        served_here,
-    )
+    from verification.zoo.classes import DEPTHS, configured, method_of, random_weight
 
     stand_in()
-    drafter, _ = write(folder / f"{name}-constructed", name, {})
-    target = drafter.parent / "plain"
-    target.mkdir()
-    own = served_here(json.loads((drafter / "config.json").read_text()))
-    for path, fields in ((drafter, own), (target, served_here(plain_target(name)))):
-        (path / "config.json").write_text(json.dumps(fields))
-        know_config(fields)
+    drafter, target, _ = configured(folder / f"{name}-constructed", name, alone=True)
     speculation = {**method_of(name), "num_speculative_tokens": DEPTHS, "model": str(drafter)}
     config = EngineArgs(
         model=str(target),

@@ -18,27 +18,11 @@ from support.engine_process.job import CORES, Job, environment, forks
 from verification.zoo import ZOO
 
 Engine = tuple[str, str]
+ALIKE = ("eagle3_window_mixed", "eagle3_window_one_group", "draft_model")
+"""Kinds whose options others have too."""
 COVERING: tuple[Engine, ...] = (
     *((name, "v2") for name in ("deepseek_mtp", "dflash_window_sinks", "draft_model_gemma2")),
-    *(
-        (name, "v1")
-        for name in (
-            "eagle1",
-            "eagle3_window",
-            "mimo_mtp",
-            "mimo_v2_mtp",
-            "ernie_mtp",
-            "deepseek_mtp",
-            "deepseek_mtp_modules",
-            "eagle3_mla",
-            "medusa",
-            "p_eagle",
-            "dflash_window_sinks",
-            "draft_model_gemma2",
-            "ngram",
-            "suffix",
-        )
-    ),
+    *((name, "v1") for name in ZOO if name not in ALIKE),
 )
 """Pairs (kind, runner) that cover every option, the slow ones first."""
 ALL: tuple[Engine, ...] = (

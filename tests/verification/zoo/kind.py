@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from support.checkpoints import TARGET
 
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
@@ -38,20 +38,73 @@ def prompts() -> list[list[int]]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Anatomy:
+    """Layout of a kind's forward, from vLLM's source."""
+
+    hidden: bool = True
+    outputs: tuple[tuple[str, ...], ...] = (("postnorm_rms",), ("fed_rms",))
+    """Names for which each element of the result stands."""
+    norm: str | None = "model.norm"
+    window: int | None = None
+    bias: bool = False
+    block: bool = False
+    first: int = 0
+    """Number of rows from the one of slot p to that of the first query."""
+    lead: int = 0
+    """Number of verified slots after p."""
+
+
+Options = Callable[[Path], dict[str, Any]]
+BOTH = ("v1", "v2")
+
+
+@dataclass(frozen=True)
 class Kind:
     """One kind of drafter with random weights."""
 
     name: str
-    build: Callable[[Path], None]
+    build: Callable[[Path], object]
     """Writes the models' folders below the given one; the same bytes on every call."""
-    options: Callable[[Path], dict[str, Any]]
+    options: Options
     """Returns the options of `LLM` beyond `ENGINE`, given the folder that `build` filled."""
-    runners: tuple[str, ...]
+    anatomy: Anatomy | None
+    """None where only acceptance and timing are recorded."""
+    listed: str = "EAGLE-3 / 3.1"
+    """Name of the probe's `DrafterKind`."""
+    runners: tuple[str, ...] = BOTH
     """Runners among "v1" and "v2" that serve it on a CPU (vLLM 0.32.0)."""
 
     def llm(self, folder: Path) -> dict[str, Any]:
         """Return all options for `LLM`."""
         return {**ENGINE, **self.options(folder)}
+
+
+def speculating(
+    method: str,
+    *,
+    drafter: str | None = "",
+    target: str | None = None,
+    depths: int = 4,
+    llm: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Options:
+    """Return the options for a drafter and a target in these folders below the built one; None: no
+    drafter of its own, and the shipped target. `more` is for the speculation, `llm` for all."""
+
+    def options(folder: Path) -> dict[str, Any]:
+        speculation = {"method": method, "num_speculative_tokens": depths, **more}
+        if drafter is not None:
+            speculation["model"] = str(folder / drafter)
+        model = TARGET if target is None else folder / target
+        return {"model": str(model), "speculative_config": speculation, **(llm or {})}
+
+    return options
+
+
+def trio_config(name: str = "target") -> dict[str, Any]:
+    """Return the config of a shipped model."""
+    config: dict[str, Any] = json.loads((TARGET.parent / name / "config.json").read_text())
+    return config
 
 
 Shapes = dict[str, tuple[int, ...]]
@@ -125,14 +178,6 @@ def agreeing_weights(shapes: Shapes, *copies: str, share: float = LEAN) -> dict[
     return {**weights, **{name: head.clone() for name in ("lm_head.weight", *copies)}}
 
 
-def save_model(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
-    """Write `config.json` and `model.safetensors`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    tensors = {name: weight.contiguous() for name, weight in weights.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 HIDDEN = 128
 BASE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -176,13 +221,16 @@ def mlp(hidden: int, inner: int, prefix: str) -> Shapes:
     }
 
 
-def layer(config: dict[str, Any], prefix: str, *, input_norm: bool = True) -> Shapes:
-    """Return the weights of one decoder layer."""
+INPUT = "input_layernorm"
+
+
+def layer(config: dict[str, Any], prefix: str, *norms: str, width: int | None = None) -> Shapes:
+    """Return the weights of one decoder layer; `norms` precede attention, whose input has
+    `width`."""
     hidden = config["hidden_size"]
-    norms = ("input_layernorm", "post_attention_layernorm")[0 if input_norm else 1 :]
     return {
-        **{f"{prefix}{norm}.weight": (hidden,) for norm in norms},
-        **attention(config, f"{prefix}self_attn."),
+        **{f"{prefix}{norm}.weight": (hidden,) for norm in (*norms, "post_attention_layernorm")},
+        **attention(config, f"{prefix}self_attn.", width),
         **mlp(hidden, config["intermediate_size"], f"{prefix}mlp."),
     }
 
@@ -192,5 +240,5 @@ def causal_lm(config: dict[str, Any]) -> Shapes:
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, hidden)}
     for index in range(config["num_hidden_layers"]):
-        shapes |= layer(config, f"model.layers.{index}.")
+        shapes |= layer(config, f"model.layers.{index}.", INPUT)
     return {**shapes, "model.norm.weight": (hidden,), "lm_head.weight": (vocabulary, hidden)}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from support.checkpoints import save_model
 
 from verification.zoo.drafters import WINDOW
 from verification.zoo.kind import (
     BASE,
     HIDDEN,
+    INPUT,
+    Anatomy,
     Kind,
     Shapes,
     agreeing_weights,
@@ -19,16 +22,10 @@ from verification.zoo.kind import (
     lean_on_embedding,
     mlp,
     random_weights,
-    save_model,
+    speculating,
 )
 
 DEPTHS = 3
-
-
-def with_own_heads(folder: Path) -> dict[str, Any]:
-    """Return options for a checkpoint that drafts for itself."""
-    speculation = {"method": "mtp", "num_speculative_tokens": DEPTHS}
-    return {"model": str(folder), "speculative_config": speculation}
 
 
 def _mimo(folder: Path) -> None:
@@ -40,7 +37,7 @@ def _mimo(folder: Path) -> None:
         "attention_bias": True,
     }
     head = "model.mtp_layers.0."
-    shapes = {**causal_lm(config), **layer(config, head)}
+    shapes = {**causal_lm(config), **layer(config, head, INPUT)}
     for name in [n for n in shapes if n.split(".")[-2] in ("q_proj", "k_proj", "v_proj")]:
         shapes[name.replace("weight", "bias")] = shapes[name][:1]
     for norm in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
@@ -69,7 +66,7 @@ def _mimo_v2(folder: Path) -> None:
     head = "model.mtp.layers.0."
     shapes = {
         **causal_lm(config),
-        **layer(config, head),
+        **layer(config, head, INPUT),
         f"{head}eh_proj.weight": (HIDDEN, 2 * HIDDEN),
         **{f"{head}{norm}.weight": (HIDDEN,) for norm in ("enorm", "hnorm", "final_layernorm")},
         **{
@@ -99,7 +96,7 @@ def _ernie(folder: Path) -> None:
     }
     shapes = {
         **causal_lm(config),
-        **layer(config, "model.mtp_block.0."),
+        **layer(config, "model.mtp_block.0.", INPUT),
         "model.mtp_linear_proj.0.weight": (HIDDEN, 2 * HIDDEN),
         "model.mtp_emb_norm.0.weight": (HIDDEN,),
         "model.mtp_hidden_norm.0.weight": (HIDDEN,),
@@ -109,9 +106,29 @@ def _ernie(folder: Path) -> None:
     save_model(folder, config, weights)
 
 
-MIMO = Kind(name="mimo_mtp", build=_mimo, options=with_own_heads, runners=("v1", "v2"))
-MIMO_V2 = Kind(name="mimo_v2_mtp", build=_mimo_v2, options=with_own_heads, runners=("v1", "v2"))
-ERNIE = Kind(name="ernie_mtp", build=_ernie, options=with_own_heads, runners=("v1", "v2"))
+NORMED = (("postnorm_rms", "fed_rms"),)
+OWN_HEADS = speculating("mtp", target="", drafter=None, depths=DEPTHS)
+MIMO = Kind(
+    "mimo_mtp",
+    _mimo,
+    OWN_HEADS,
+    Anatomy(outputs=NORMED, norm="model.mtp_layers.2.final_layernorm"),
+    "MTP",
+)
+MIMO_V2 = Kind(
+    "mimo_v2_mtp",
+    _mimo_v2,
+    OWN_HEADS,
+    Anatomy(outputs=NORMED, norm="model.mtp.layers.0.final_layernorm", window=WINDOW, bias=True),
+    "MTP",
+)
+ERNIE = Kind(
+    "ernie_mtp",
+    _ernie,
+    OWN_HEADS,
+    Anatomy(outputs=(("prenorm_rms", "fed_rms"),), norm=None),
+    "MTP",
+)
 
 
 MLA: dict[str, Any] = {
@@ -223,40 +240,28 @@ def _kimi(folder: Path) -> None:
     save_model(folder / "drafter", config, random_weights(shapes))
 
 
-def _kimi_options(folder: Path) -> dict[str, Any]:
-    speculation = {
-        "method": "eagle3",
-        "model": str(folder / "drafter"),
-        "num_speculative_tokens": DEPTHS,
-    }
-    return {"model": str(folder / "target"), "speculative_config": speculation}
-
-
-def _in_float32(options: Callable[[Path], dict[str, Any]]) -> Callable[[Path], dict[str, Any]]:
-    """Force a float32 backend: on processors with AMX, vLLM prefers one that supports only
-    bfloat16."""
-
-    def with_backend(folder: Path) -> dict[str, Any]:
-        found = options(folder)
-        backend = {"attention_backend": "CPU_MLA"}
-        return {
-            **found,
-            **backend,
-            "speculative_config": {**found["speculative_config"], **backend},
-        }
-
-    return with_backend
-
-
-DEEPSEEK = Kind(
-    name="deepseek_mtp", build=_deepseek, options=_in_float32(with_own_heads), runners=("v1", "v2")
+IN_FLOAT32 = {
+    "depths": DEPTHS,
+    "attention_backend": "CPU_MLA",
+    "llm": {"attention_backend": "CPU_MLA"},
+}
+"""A float32 backend: on processors with AMX, vLLM prefers one that supports only bfloat16."""
+DEEPSEEK, MODULES = (
+    Kind(
+        name,
+        build,
+        speculating("mtp", target="", drafter=None, **IN_FLOAT32),
+        Anatomy(outputs=(("prenorm_rms",), ("postnorm_rms", "fed_rms")), norm=None),
+        "MTP",  # of several heads V1 runs the first at each depth
+    )
+    for name, build in (
+        ("deepseek_mtp", _deepseek),
+        ("deepseek_mtp_modules", partial(_deepseek, modules=DEPTHS)),
+    )
 )
 KIMI = Kind(
-    name="eagle3_mla", build=_kimi, options=_in_float32(_kimi_options), runners=("v1", "v2")
-)
-MODULES = Kind(
-    name="deepseek_mtp_modules",
-    build=partial(_deepseek, modules=DEPTHS),
-    options=_in_float32(with_own_heads),
-    runners=("v1", "v2"),
+    "eagle3_mla",
+    _kimi,
+    speculating("eagle3", target="target", drafter="drafter", **IN_FLOAT32),
+    Anatomy(),
 )

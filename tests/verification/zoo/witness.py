@@ -36,10 +36,6 @@ class Forward:
     """Row -> difference between vLLM's attention and these weights times the values, relative to
     the largest. It shows that these weights are the ones in use."""
 
-    def row(self, request: int, position: int) -> int:
-        """Return the row of a request with this position; KeyError without one."""
-        return self.rows(request)[position]
-
     def rows(self, request: int) -> dict[int, int]:
         """Return position -> row for consecutive positions: later rows were rejected, and may hold
         anything."""

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from support.checkpoints import (
+    ATTENTION,
+    GATE,
     HEAD,
     HEADS,
+    OUT,
     SIZES,
     TARGET,
     TURNED,
+    UP,
     WIDE,
     Config,
+    K,
+    Planting,
+    Q,
     State,
+    V,
     changed,
+    each,
+    exchanged,
+    fields,
+    halves,
+    heads,
     latent_drafter,
+    stored,
+    transposed,
 )
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -45,18 +58,10 @@ from driftscope.inspect.trial.repairs import (
     repairs,
 )
 from driftscope.inspect.trial.result import Trial
-from driftscope.inspect.trial.target import Passage, Teacher
+from driftscope.inspect.trial.target import Passage
 from driftscope.inspect.trial.trial import Bench, Runner, run_trial
 from driftscope.inspect.trial.verdict import best_repair, verdict
 from driftscope_lab.trio import encode, load_prompts, trio_path
-
-Q, K, V, OUT, GATE, UP = (
-    f"midlayer.{name}_proj.weight"
-    for name in (
-        *(f"self_attn.{part}" for part in ("q", "k", "v", "o")),
-        *(f"mlp.{part}" for part in ("gate", "up")),
-    )
-)
 
 
 def _repairs(folder: Path, **changes: Callable[..., object]) -> tuple[Variant, dict[str, Repair]]:
@@ -65,22 +70,8 @@ def _repairs(folder: Path, **changes: Callable[..., object]) -> tuple[Variant, d
     return base, found
 
 
-def _heads(name: str, order: list[int]) -> Callable[[State], None]:
-    def change(state: State) -> None:
-        state[name] = torch.unflatten(state[name], 0, (len(order), -1))[order].flatten(0, 1)
-
-    return change
-
-
-def _transposed(state: State) -> None:
-    state[OUT] = state[OUT].T.contiguous()
-
-
-def _exchanged(state: State) -> None:
-    state[GATE], state[UP] = state[UP], state[GATE]
-
-
 def _minus_one(state: State) -> None:
+    """Store norms as w - 1, in float32: rounded they could not be restored."""
     for name in [name for name in state if "norm" in name]:
         state[name] = (state[name].double() - 1).float()
 
@@ -94,54 +85,46 @@ def _halved(state: State) -> None:
 @pytest.mark.parametrize(
     ("name", "plant"),
     [
-        ("order_of_heads", _heads(Q, [7, 0, 1, 2, 3, 4, 5, 6])),
-        ("order_of_heads", _heads(K, [3, 0, 1, 2])),
-        ("order_of_heads", _heads(V, [1, 0, 3, 2])),
-        ("o_proj_transposed", _transposed),
-        ("gate_and_up", _exchanged),
+        ("order_of_heads", each(heads([7, 0, 1, 2, 3, 4, 5, 6]), Q)),
+        ("order_of_heads", each(heads([3, 0, 1, 2]), K)),
+        ("order_of_heads", each(heads([1, 0, 3, 2]), V)),
+        ("o_proj_transposed", each(transposed, OUT)),
+        ("gate_and_up", exchanged(GATE, UP)),
         ("norms_plus_one", _minus_one),
         ("matrices_half_as_large", _halved),
     ],
 )
-def test_a_repair_of_weights_restores_them(
-    tmp_path: Path, name: str, plant: Callable[[State], None]
-) -> None:
+def test_a_repair_of_weights_restores_them(tmp_path: Path, name: str, plant: Planting) -> None:
     _, found = _repairs(tmp_path, weights=plant)
-    healthy = load_file(trio_path() / "eagle31" / "model.safetensors")
     repaired = found[name].variant.state
-    assert all(torch.allclose(repaired[key], one.float()) for key, one in healthy.items())
+    assert all(torch.allclose(repaired[key], one.float()) for key, one in stored("eagle31").items())
 
 
 @pytest.mark.parametrize(
-    ("name", "fields"),
+    ("name", "values"),
     [
         ("rms_norm_eps", {"rms_norm_eps": 1.0}),
         ("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
-        (
-            "heads_8_of_32",
-            {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64},
-        ),
+        ("heads_8_of_32", {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}),
     ],
 )
 def test_a_repair_of_the_config_takes_the_targets_value(
-    tmp_path: Path, name: str, fields: Config
+    tmp_path: Path, name: str, values: Config
 ) -> None:
-    base, found = _repairs(tmp_path, config=lambda config: config.update(fields))
+    base, found = _repairs(tmp_path, config=fields(**values))
     target = read_config(TARGET)
-    expected = {field: target.get(field, 1.0) for field in fields}
+    expected = {field: target.get(field, 1.0) for field in values}
     assert found[name].fields == expected
     layer = found[name].variant.config.layer
-    assert {field: getattr(layer, field) for field in fields} == expected
+    assert {field: getattr(layer, field) for field in values} == expected
     assert layer != base.config.layer
 
 
 def test_an_outlying_row_is_made_as_large_as_the_others(tmp_path: Path) -> None:
-    def plant(state: State) -> None:
-        state[V][17] = state[V][17] * 1e4
-
-    base, found = _repairs(tmp_path, weights=plant)
-    rows = found["outlying_rows"].variant.state[V].abs().amax(-1)
-    assert rows[17] == pytest.approx(float(base.state[V].abs().amax(-1).median()), rel=1e-3)
+    value = f"{V}.weight"
+    base, found = _repairs(tmp_path, weights=lambda state: state[value][17].mul_(1e4))
+    rows = found["outlying_rows"].variant.state[value].abs().amax(-1)
+    assert rows[17] == pytest.approx(float(base.state[value].abs().amax(-1).median()), rel=1e-3)
     assert "row 17 of midlayer.self_attn.v_proj.weight" in found["outlying_rows"].mistake
 
 
@@ -215,54 +198,32 @@ def test_three_wrong_layers_lead_to_those_of_training_and_ties_are_named(base: V
 
 
 LATENT_K, LATENT_LAYERS, PROMPTS = 5, 4, 12
-FIRST = "midlayer.self_attn."
-
-
-def _prompts(_teacher: Teacher) -> dict[str, list[int]]:
-    return {prompt.id: encode(prompt.in_distribution) for prompt in load_prompts()[:PROMPTS]}
 
 
 @functools.cache
 def _bench() -> Bench:
-    return Bench(open_target(str(TARGET)), _prompts)
+    prompts = {prompt.id: encode(prompt.in_distribution) for prompt in load_prompts()[:PROMPTS]}
+    return Bench(open_target(str(TARGET)), lambda _: prompts)
 
 
 def _trial(path: Path) -> Trial:
     return run_trial(open_drafter(str(path)), LATENT_LAYERS, _bench, LATENT_K)
 
 
-def _changed(
-    folder: Path,
-    *,
-    config: Callable[[Config], object] = lambda _: None,
-    weights: Callable[[State], object] = lambda _: None,
-) -> Path:
-    """Write the drafter with a changed config or changed weights."""
-    path = latent_drafter(folder)
-    fields = json.loads((path / "config.json").read_text())
-    state = load_file(path / "model.safetensors")
-    config(fields)
-    weights(state)
-    (path / "config.json").write_text(json.dumps(fields))
-    save_file(
-        {name: tensor.contiguous() for name, tensor in state.items()}, path / "model.safetensors"
-    )
-    return path
+def _latent(folder: Path, **changes: Callable[..., object]) -> Path:
+    return changed(folder, latent_drafter(folder), **changes)
 
 
-def _halves(state: State) -> None:
-    for name in ("q_a_proj", "kv_a_proj_with_mqa"):
-        name = f"{FIRST}{name}.weight"
-        state[name] = torch.cat(state[name].chunk(2, -1)[::-1], -1)
+DOWN_PROJECTIONS = ("q_a_proj", "kv_a_proj_with_mqa")
+QUERIES, CACHED = f"{ATTENTION}.q_b_proj.weight", f"{ATTENTION}.kv_a_proj_with_mqa.weight"
 
 
 def _in_halves(state: State) -> None:
     """Lay out the rotated rows as engines do not read them."""
     order = torch.cat([torch.arange(0, TURNED, 2), torch.arange(1, TURNED, 2)])
-    queries = state[f"{FIRST}q_b_proj.weight"].view(HEADS, HEAD + TURNED, WIDE)
+    queries = state[QUERIES].view(HEADS, HEAD + TURNED, WIDE)
     queries[:, HEAD:] = queries[:, HEAD:][:, order].clone()
-    cached = state[f"{FIRST}kv_a_proj_with_mqa.weight"]
-    cached[WIDE:] = cached[WIDE:][order].clone()
+    state[CACHED][WIDE:] = state[CACHED][WIDE:][order].clone()
 
 
 def test_the_files_are_healthy(tmp_path: Path) -> None:
@@ -282,39 +243,32 @@ def test_a_healthy_drafter_gets_no_repair(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("repair", "config", "weights"),
+    ("repair", "change"),
     [
         pytest.param(
-            "norm_output",
-            lambda fields: fields.update(norm_output=False),
-            lambda _: None,
-            marks=pytest.mark.nightly,
+            "norm_output", {"config": fields(norm_output=False)}, marks=pytest.mark.nightly
         ),
-        ("attention_halves", lambda _: None, _halves),
+        (
+            "attention_halves",
+            {"weights": each(halves, *(f"{ATTENTION}.{part}" for part in DOWN_PROJECTIONS))},
+        ),
     ],
 )
 def test_a_mistake_is_named(
-    tmp_path: Path,
-    repair: str,
-    config: Callable[[Config], object],
-    weights: Callable[[State], object],
+    tmp_path: Path, repair: str, change: dict[str, Callable[..., object]]
 ) -> None:
-    trial = _trial(_changed(tmp_path, config=config, weights=weights))
+    trial = _trial(_latent(tmp_path, **change))
     assert next(iter(verdict(trial))).id == f"repaired_by.{repair}"
 
 
 def test_the_layout_of_rotated_rows_is_restored(tmp_path: Path) -> None:
-    healthy = as_served(open_drafter(str(latent_drafter(tmp_path / "a"))), LATENT_LAYERS)
-    planted = as_served(
-        open_drafter(str(_changed(tmp_path / "b", weights=_in_halves))), LATENT_LAYERS
+    healthy, planted = (
+        as_served(open_drafter(str(path)), LATENT_LAYERS)
+        for path in (_latent(tmp_path / "a"), _latent(tmp_path / "b", weights=_in_halves))
     )
-    (repair,) = [
-        attention_repair
-        for attention_repair in attention_repairs(planted)
-        if attention_repair.id == "rope_layout"
-    ]
-    changed = [n for n in healthy.state if not torch.equal(healthy.state[n], planted.state[n])]
-    assert changed == [f"{FIRST}kv_a_proj_with_mqa.weight", f"{FIRST}q_b_proj.weight"]
+    (repair,) = (one for one in attention_repairs(planted) if one.id == "rope_layout")
+    moved = [n for n in healthy.state if not torch.equal(healthy.state[n], planted.state[n])]
+    assert moved == [CACHED, QUERIES]
     for name, tensor in repair.variant.state.items():
         assert torch.equal(tensor, healthy.state[name]), name
 
@@ -329,16 +283,15 @@ def test_the_layout_of_rotated_rows_is_restored(tmp_path: Path) -> None:
 def test_what_the_reference_cannot_run_is_named(
     tmp_path: Path, change: dict[str, object], words: str
 ) -> None:
-    path = _changed(tmp_path, config=lambda fields: fields.update(change))
+    path = _latent(tmp_path, config=fields(**change))
     with pytest.raises(CheckpointError, match=words):
         as_served(open_drafter(str(path)), LATENT_LAYERS)
 
 
 def test_a_norm_before_fc_is_neither_read_nor_proposed(tmp_path: Path) -> None:
-    path = _changed(tmp_path, config=lambda fields: fields.update(norm_before_fc=True))
+    path = _latent(tmp_path, config=fields(norm_before_fc=True))
     config = as_served(open_drafter(str(path)), LATENT_LAYERS).config
-    assert config.latent == SIZES
-    assert not config.norm_before_fc
+    assert config.latent == SIZES and not config.norm_before_fc
 
 
 @pytest.mark.slow
@@ -352,9 +305,7 @@ def test_a_target_with_latent_attention_answers_too(tmp_path: Path) -> None:
     target = open_target(str(tmp_path / "target"))
     asked = {f"p{at:02d}": [1 + (at * n) % 200 for n in range(1, 12)] for at in range(8)}
     bench = Bench(target, lambda _: asked)
-    trial = run_trial(
-        open_drafter(str(tmp_path / "drafter")), target.layers, lambda: bench, LATENT_K
-    )
-    assert trial.prompts == len(asked)
-    assert trial.acceptance.mean_length < 1.2
+    drafter = open_drafter(str(tmp_path / "drafter"))
+    trial = run_trial(drafter, target.layers, lambda: bench, LATENT_K)
+    assert trial.prompts == len(asked) and trial.acceptance.mean_length < 1.2
     assert [result.id for result in verdict(trial)] == ["accepts_little"]

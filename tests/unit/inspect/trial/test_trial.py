@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,24 @@ import pytest
 import torch
 from support.checkpoints import (
     AUX,
+    DOWN,
     TARGET,
-    Config,
     State,
+    added,
     as_speculators,
+    captured,
     changed,
+    each,
     eagle1_drafter,
+    fields,
+    halves,
+    interleaved,
     mtp_checkpoint,
     own_vocabulary,
     own_vocabulary_config,
-    planted,
-    prompt_texts,
-    reversed_states,
-    shifted_layers,
+    prompt_ids,
     speculators_names,
+    without,
 )
 from support.reference_engine import generate
 from typer.testing import CliRunner
@@ -37,7 +39,6 @@ from driftscope.cli.app import app
 from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.errors import CheckpointError, UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
-from driftscope.inspect.checks.result import CheckResult
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import Drafted, Variant, as_served, draft
 from driftscope.inspect.trial.repairs import attention_repairs, write_config
@@ -76,20 +77,15 @@ def _trial(drafter: Path, prompts: int = PROMPTS) -> Trial:
 @pytest.mark.nightly
 def test_acceptance_is_that_of_the_reference_engine() -> None:
     target, drafter = load_target(TARGET), load_drafter(trio_path() / "eagle31")
-    tokens = rounds = 0
+    lengths = []
     for ids in _prompts().values():
         made = generate(target, drafter, ids, ANSWER_TOKENS, K, eos_token_id=4)
         # The last rounds of an answer have no K tokens to be compared with.
-        whole = [
-            drafted
-            for drafted in made.rounds
-            if drafted.chain.position + 1 + K < len(ids) + len(made.token_ids)
-        ]
-        tokens += sum(drafted.accepted + 1 for drafted in whole)
-        rounds += len(whole)
+        end = len(ids) + len(made.token_ids) - 1 - K
+        lengths += [one.accepted + 1 for one in made.rounds if one.chain.position < end]
     found = _trial(trio_path() / "eagle31").acceptance
-    assert found.rounds == pytest.approx(rounds, abs=2)
-    assert found.mean_length == pytest.approx(tokens / rounds, abs=0.02)
+    assert found.rounds == pytest.approx(len(lengths), abs=2)
+    assert found.mean_length == pytest.approx(sum(lengths) / len(lengths), abs=0.02)
 
 
 def test_a_healthy_drafter_gets_no_repair() -> None:
@@ -101,7 +97,7 @@ def test_a_healthy_drafter_gets_no_repair() -> None:
 
 @pytest.mark.nightly
 def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", "eagle3", config=lambda fields: fields.update(norm_output=True))
+    path = changed(tmp_path / "a", "eagle3", config=fields(norm_output=True))
     best = best_repair(_trial(path))
     assert best is not None and best.change.id == "norm_output"
     write_config(open_drafter(str(path)), best.change, tmp_path / "fixed.json")
@@ -111,7 +107,7 @@ def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) 
 
 @pytest.mark.nightly
 def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", "eagle31", config=shifted_layers(-1))
+    path = changed(tmp_path / "a", config=captured(1, 2, 4))
     best = best_repair(_trial(path, 2 * PROMPTS))  # half of them are too few to be sure
     assert best is not None and best.change.fields == {AUX: [2, 3, 5]}
     write_config(open_drafter(str(path)), best.change, tmp_path / "fixed.json")
@@ -120,31 +116,18 @@ def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_pat
 
 
 def test_a_mistake_in_the_weights_is_named(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", "eagle3", weights=reversed_states)
-    best = best_repair(_trial(path))
-    assert best is not None and best.change.id == "states_order_3_2_1"
-    assert best.change.weights
+    reversed_states = each(functools.partial(halves, parts=3), "fc")
+    best = best_repair(_trial(changed(tmp_path / "a", "eagle3", weights=reversed_states)))
+    assert best is not None and best.change.id == "states_order_3_2_1" and best.change.weights
 
 
 @pytest.mark.nightly
 def test_a_drafter_that_no_repair_helps_is_named_as_such(tmp_path: Path) -> None:
-    def other(state: State) -> None:
-        source = torch.Generator().manual_seed(3)
-        for name in ("fc.weight", "midlayer.mlp.down_proj.weight", "lm_head.weight"):
-            state[name] = torch.randn(state[name].shape, generator=source) * 0.05
-
+    source = torch.Generator().manual_seed(3)
+    other = each(lambda one: torch.randn(one.shape, generator=source) * 0.05, "fc", DOWN, "lm_head")
     trial = _trial(changed(tmp_path / "a", weights=other))
-    assert best_repair(trial) is None, (
-        trial.acceptance.marginal,
-        trial.tried[0].acceptance.marginal,
-    )
+    assert best_repair(trial) is None
     assert [result.id for result in verdict(trial)] == ["accepts_little"]
-
-
-@functools.cache
-def _stopping_bench() -> Bench:
-    prompts = {prompt.id: encode(prompt.in_distribution) for prompt in load_prompts()[:8]}
-    return Bench(open_target(str(TARGET)), lambda _: prompts)
 
 
 class Stopping(TrialListener):
@@ -162,16 +145,14 @@ class Stopping(TrialListener):
 
 
 def _listened_trial(drafter: Path, listener: TrialListener) -> Trial:
-    return run_trial(open_drafter(str(drafter)), 4, _stopping_bench, K, listener=listener)
+    return run_trial(open_drafter(str(drafter)), 4, lambda: _bench(8), K, listener=listener)
 
 
 @pytest.mark.nightly
 def test_repairs_before_it_are_kept_and_the_others_are_named(tmp_path: Path) -> None:
-    broken = changed(tmp_path / "a", config=lambda fields: fields.update(norm_output=False))
-    whole, cut = (
-        _listened_trial(broken, TrialListener()),
-        _listened_trial(broken, Stopping("Trying repairs", 3)),
-    )
+    broken = changed(tmp_path / "a", config=fields(norm_output=False))
+    whole = _listened_trial(broken, TrialListener())
+    cut = _listened_trial(broken, Stopping("Trying repairs", 3))
     assert not whole.stopped and cut.stopped
     assert cut.acceptance == whole.acceptance and cut.figures == whole.figures
     assert len(cut.tried) == 3
@@ -194,7 +175,7 @@ def test_prompts_before_it_are_kept_if_there_are_enough() -> None:
 
 
 def test_nothing_is_left_of_the_answers_alone() -> None:
-    _stopping_bench()._passages = ()
+    _bench(8)._passages = ()
     with pytest.raises(KeyboardInterrupt):
         _listened_trial(trio_path() / "eagle31", Stopping("Answering prompts", 7))
 
@@ -206,32 +187,22 @@ def _rendered_trial(drafter: Path, bench: Bench) -> Trial:
     return run_trial(open_drafter(str(drafter)), bench.facts.layers, lambda: bench, K)
 
 
-def _found(trial: Trial) -> list[CheckResult]:
-    return list(rendering_results(trial))
-
-
-def _encoded(begin: int) -> Bench:
-    prompts = {
-        prompt.id: encode(prompt.in_distribution)[begin:] for prompt in load_prompts()[:PROMPTS]
-    }
-    return Bench(open_target(str(TARGET)), lambda _: prompts)
-
-
 def test_prompts_as_trained_give_nothing() -> None:
     trial = _trial(trio_path() / "eagle31")
     assert [rendering.change.id for rendering in trial.renderings] == ["first_token_off"]
-    assert not _found(trial)
+    assert not [*rendering_results(trial)]
 
 
 @pytest.mark.nightly
 def test_prompts_without_the_first_token_are_tried_with_it() -> None:
-    trial = _rendered_trial(trio_path() / "eagle31", _encoded(1))
+    prompts = {name: ids[1:] for name, ids in _prompts().items()}
+    bench = Bench(open_target(str(TARGET)), lambda _: prompts)
+    trial = _rendered_trial(trio_path() / "eagle31", bench)
     assert [rendering.change.id for rendering in trial.renderings] == ["first_token_on"]
 
 
 def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path) -> None:
-    target, drafter = tmp_path / "target", changed(tmp_path / "drafter")
-    shutil.copytree(TARGET, target)
+    target, drafter = changed(tmp_path / "target", TARGET), changed(tmp_path / "drafter")
     settings = json.loads((target / SETTINGS).read_text())
     (drafter / "chat_template.jinja").write_text(settings["chat_template"])
     settings["chat_template"] = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
@@ -240,14 +211,16 @@ def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path
         open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=PROMPTS)
     )
     trial = _rendered_trial(drafter, bench)
-    assert "accepts_more_with.drafters_template" in [result.id for result in _found(trial)]
+    assert "accepts_more_with.drafters_template" in [
+        result.id for result in rendering_results(trial)
+    ]
     assert not trial.not_applicable
 
 
 def test_a_rendering_whose_answers_are_too_short_is_not_applicable() -> None:
-    bench = _encoded(0)
-    passages = bench.passages(set(open_drafter(str(trio_path() / "eagle31")).aux_layers or ()), K)
-    base = as_served(open_drafter(str(trio_path() / "eagle31")), bench.facts.layers)
+    bench, drafter = _bench(PROMPTS), open_drafter(str(trio_path() / "eagle31"))
+    passages = bench.passages(set(drafter.aux_layers or ()), K)
+    base = as_served(drafter, bench.facts.layers)
     change = DrafterChange(id="other", change="other prompts", mistake="none")
     few = dict(list(bench.prompts.items())[: LEAST_PASSAGES - 1])
     made = [Rendering(change=change, prompts=few)]
@@ -284,24 +257,18 @@ def test_the_speculators_format_gives_the_same_drafter(tmp_path: Path) -> None:
 
 
 def test_captured_layers_are_sorted_as_vllm_sorts_them(tmp_path: Path) -> None:
-    def config(fields: Config) -> None:
-        fields[AUX] = fields["eagle_config"][AUX] = [3, 1, 2]
-
-    assert _variant(changed(tmp_path / "a", config=config)).config.aux_layers == (1, 2, 3)
+    path = changed(tmp_path / "a", config=captured(3, 1, 2))
+    assert _variant(path).config.aux_layers == (1, 2, 3)
 
 
 def test_norms_that_are_missing_are_ones_as_an_engine_leaves_them(tmp_path: Path) -> None:
-    def weights(state: State) -> None:
-        for layer in range(3):
-            del state[f"fc_norm.{layer}.weight"]
-
-    built = _variant(changed(tmp_path / "a", weights=weights)).build("cpu")
+    built = _variant(changed(tmp_path / "a", weights=without("fc_norm."))).build("cpu")
     assert torch.equal(built.fc_norm[1].weight, torch.ones(256))
 
 
 def test_an_embedding_of_its_own_is_used(tmp_path: Path) -> None:
     own = torch.rand(1024, 256)
-    path = changed(tmp_path / "a", weights=lambda state: state.update({"embed_tokens.weight": own}))
+    path = changed(tmp_path / "a", weights=added("embed_tokens.weight", own))
     built = _variant(path).build("cpu")
     assert torch.equal(built.embed_tokens.weight, own)
     assert built.fc.weight.shape == (256, 768)
@@ -312,7 +279,7 @@ def test_scaled_positions_are_those_of_transformers(tmp_path: Path) -> None:
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     scaling = {"rope_type": "linear", "factor": 4.0}
-    path = changed(tmp_path / "a", config=lambda fields: fields.update(rope_scaling=scaling))
+    path = changed(tmp_path / "a", config=fields(rope_scaling=scaling))
     found = _variant(path).build("cpu").rotary
     config = LlamaConfig(hidden_size=256, num_attention_heads=8, rope_scaling=dict(scaling))
     positions = torch.arange(100)[None]
@@ -322,7 +289,7 @@ def test_scaled_positions_are_those_of_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("values", "words"),
     [
         ({"hidden_act": "gelu"}, "refuses its activation"),
         ({"partial_rotary_factor": 2.0}, "at most 1"),
@@ -330,11 +297,10 @@ def test_scaled_positions_are_those_of_transformers(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_reference_code_cannot_run_is_an_error(
-    tmp_path: Path, fields: Config, words: str
+    tmp_path: Path, values: dict[str, Any], words: str
 ) -> None:
-    path = changed(tmp_path / "a", config=lambda config: config.update(fields))
     with pytest.raises(CheckpointError, match=words):
-        _variant(path)
+        _variant(changed(tmp_path / "a", config=fields(**values)))
 
 
 def test_biases_of_the_config_are_needed_and_run(tmp_path: Path) -> None:
@@ -342,9 +308,7 @@ def test_biases_of_the_config_are_needed_and_run(tmp_path: Path) -> None:
         for name in [name for name in state if name.endswith("_proj.weight")]:
             state[name.replace("weight", "bias")] = torch.rand(len(state[name]))
 
-    def config(fields: Config) -> None:
-        fields.update(attention_bias=True, mlp_bias=True)
-
+    config = fields(attention_bias=True, mlp_bias=True)
     with pytest.raises(CheckpointError, match="bias"):
         _variant(changed(tmp_path / "a", config=config)).check()
     variant = _variant(changed(tmp_path / "b", config=config, weights=biases))
@@ -353,7 +317,7 @@ def test_biases_of_the_config_are_needed_and_run(tmp_path: Path) -> None:
 
 
 def test_of_a_head_only_the_rotated_share_turns(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", config=lambda fields: fields.update(partial_rotary_factor=0.5))
+    path = changed(tmp_path / "a", config=fields(partial_rotary_factor=0.5))
     rotary, heads = _variant(path).build("cpu").rotary, torch.rand(1, 1, 3, 32)
     turned = rotary(heads, torch.arange(3))
     assert torch.equal(turned[..., 16:], heads[..., 16:])
@@ -376,12 +340,8 @@ def _drafted(drafter: Path) -> list[Drafted]:
     return [draft(built, teacher, passage, DRAFTED) for passage in passages]
 
 
-def _head(factor: float, state: State) -> None:
-    state["lm_head.weight"] = state["lm_head.weight"] * factor
-
-
 def test_a_drafter_that_is_always_certain_has_what_it_accepts(tmp_path: Path) -> None:
-    sure = changed(tmp_path / "sure", weights=functools.partial(_head, 2.0**12))
+    sure = changed(tmp_path / "sure", weights=each(lambda head: head * 2.0**12, "lm_head"))
     plain = _drafted(changed(tmp_path / "plain"))
     for one, other in zip(_drafted(sure), plain, strict=True):
         assert torch.equal(one.accepted, other.accepted)
@@ -390,7 +350,7 @@ def test_a_drafter_that_is_always_certain_has_what_it_accepts(tmp_path: Path) ->
 
 
 def test_a_drafter_that_knows_nothing_gives_each_token_the_same(tmp_path: Path) -> None:
-    blank = changed(tmp_path / "a", weights=functools.partial(_head, 0.0))
+    blank = changed(tmp_path / "a", weights=each(torch.zeros_like, "lm_head"))
     for chains in _drafted(blank):
         wrong = chains.accepted == 0
         assert wrong.any()
@@ -415,8 +375,7 @@ class Kind:
 
     @classmethod
     def of(cls, drafter: Path, target: Path) -> Kind:
-        prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
-        return cls(drafter, Bench(open_target(str(target)), lambda _: prompts))
+        return cls(drafter, Bench(open_target(str(target)), lambda _: prompt_ids()))
 
     def trial(self, drafter: Path | None = None) -> Trial:
         """Return the trial of the drafter, or of another one of its target."""
@@ -431,7 +390,7 @@ def eagle1(tmp_path_factory: pytest.TempPathFactory) -> Kind:
 
 @pytest.fixture(scope="module")
 def mtp(tmp_path_factory: pytest.TempPathFactory) -> Kind:
-    path = _with_tokenizer(mtp_checkpoint(tmp_path_factory.mktemp("mtp") / "mimo", normed=False))
+    path = mtp_checkpoint(tmp_path_factory.mktemp("mtp") / "mimo", normed=False)
     return Kind.of(path, path)
 
 
@@ -440,20 +399,6 @@ def untrained_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of MiMo whose head is random."""
     folder: Path = tmp_path_factory.mktemp("untrained")
     return mtp_checkpoint(folder / "mimo", normed=False, trained=False)
-
-
-def _with_tokenizer(path: Path) -> Path:
-    for file in (trio_path() / "target").glob("*token*"):
-        shutil.copy(file, path / file.name)
-    return path
-
-
-def _with_fields(drafter: Path, path: Path, **fields: Any) -> Path:
-    """Return a copy of a drafter with other fields in its config."""
-    shutil.copytree(drafter, path, dirs_exist_ok=True)
-    config = json.loads((drafter / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**config, **fields}))
-    return path
 
 
 @pytest.mark.nightly
@@ -474,17 +419,7 @@ def test_another_kind_that_is_healthy_gets_no_repair(
     assert {tried.change.id for tried in trial.tried} >= repairs
 
 
-HEAD = "model.mtp_layers.0."
-KINDS, HEAD_DIM = ("weight", "bias"), 32
-
-
-def _halves(state: State, name: str = "fc.weight") -> None:
-    state[name] = torch.cat(state[name].chunk(2, -1)[::-1], -1)
-
-
-def _other_embedding(state: State) -> None:
-    torch.manual_seed(0)
-    state["embed_tokens.weight"] = torch.randn(1024, 256) * 0.15
+HEAD, BOTH = "model.mtp_layers.0.", ("weight", "bias")
 
 
 def _exchanged_norms_of_a_kind(state: State) -> None:
@@ -499,15 +434,18 @@ def _exchanged_norms_of_a_kind(state: State) -> None:
 
 def _in_pairs(state: State) -> None:
     """Lay queries and keys of the head out for interleaved positions, biases too."""
-    for name in (f"{HEAD}self_attn.{one}_proj.{kind}" for one in "qk" for kind in KINDS):
-        heads = state[name].reshape(-1, 2, HEAD_DIM // 2, *state[name].shape[1:])
-        state[name] = heads.transpose(1, 2).reshape(state[name].shape)
+    for name in (f"{HEAD}self_attn.{one}_proj.{kind}" for one in "qk" for kind in BOTH):
+        state[name] = interleaved(state[name])
 
 
+OTHER_EMBEDDING = torch.randn(1024, 256, generator=torch.Generator().manual_seed(0)) * 0.15
 MISTAKES: dict[str, dict[str, Callable[[State], None]]] = {
-    "eagle1": {"fc_halves": _halves, "targets_embedding": _other_embedding},
+    "eagle1": {
+        "fc_halves": each(halves, "fc"),
+        "targets_embedding": added("embed_tokens.weight", OTHER_EMBEDDING),
+    },
     "mtp": {
-        "fc_halves": partial(_halves, name=f"{HEAD}input_proj.weight"),
+        "fc_halves": each(halves, f"{HEAD}input_proj"),
         "token_and_hidden_norm": _exchanged_norms_of_a_kind,
     },
 }
@@ -525,7 +463,7 @@ def test_a_planted_mistake_is_named(
 ) -> None:
     kind: Kind = request.getfixturevalue(name)
     healthy = kind.trial().acceptance.mean_length
-    trial = kind.trial(planted(kind.drafter, tmp_path, MISTAKES[name][repair]))
+    trial = kind.trial(changed(tmp_path / "a", kind.drafter, weights=MISTAKES[name][repair]))
     best = best_repair(trial)
     assert best is not None
     assert best.change.id == repair
@@ -534,16 +472,14 @@ def test_a_planted_mistake_is_named(
 
 
 def test_another_base_of_rotary_positions_is_named(eagle1: Kind, tmp_path: Path) -> None:
-    path = _with_fields(eagle1.drafter, tmp_path / "theta", rope_theta=100.0)
+    path = changed(tmp_path / "theta", eagle1.drafter, config=fields(rope_theta=100.0))
     tried = {tried.change.id: tried for tried in eagle1.trial(path).tried}
     assert tried["rope_theta"].gain.difference > 0
 
 
 def test_it_has_the_targets_head_whatever_its_file_holds(eagle1: Kind, tmp_path: Path) -> None:
-    def head(state: State) -> None:
-        state["lm_head.weight"] = torch.zeros(1024, 256)
-
-    path = planted(eagle1.drafter, tmp_path, head)
+    head = added("lm_head.weight", torch.zeros(1024, 256))
+    path = changed(tmp_path / "a", eagle1.drafter, weights=head)
     variant = as_served(open_drafter(str(path)), 6)
     variant.check()
     shared = variant.with_shared_head(torch.ones(1024, 256))
@@ -551,19 +487,18 @@ def test_it_has_the_targets_head_whatever_its_file_holds(eagle1: Kind, tmp_path:
     assert shared.with_shared_head(torch.zeros(1024, 256)) is shared
 
 
-def _bias(state: State) -> None:
-    state["fc.bias"] = torch.ones(256)
+BIAS = added("fc.bias", torch.ones(256))
 
 
 def test_a_bias_that_vllm_has_no_place_for_is_not_run(eagle1: Kind, tmp_path: Path) -> None:
-    path = planted(eagle1.drafter, tmp_path, _bias)
+    path = changed(tmp_path / "a", eagle1.drafter, weights=BIAS)
     with pytest.raises(CheckpointError, match="fc has a bias"):
         as_served(open_drafter(str(path)), 6)
 
 
 def test_a_bias_of_one_for_sglang_is_run(eagle1: Kind, tmp_path: Path) -> None:
-    path = planted(eagle1.drafter, tmp_path, _bias)
-    path = _with_fields(path, tmp_path / "sglang", architectures=["LlamaForCausalLMEagle"])
+    config = fields(architectures=["LlamaForCausalLMEagle"])
+    path = changed(tmp_path / "sglang", eagle1.drafter, config=config, weights=BIAS)
     assert as_served(open_drafter(str(path)), 6).config.fc_bias
     lengths = [trial.acceptance.mean_length for trial in (eagle1.trial(path), eagle1.trial())]
     assert lengths[0] < lengths[1] - 1
@@ -573,14 +508,12 @@ def test_the_other_layout_of_positions_is_undone_in_weights_and_biases(
     untrained_head: Path, tmp_path: Path
 ) -> None:
     """It costs this head too little to be told from chance."""
-    wrong = as_served(open_drafter(str(planted(untrained_head, tmp_path, _in_pairs))), 6)
+    path = changed(tmp_path / "a", untrained_head, weights=_in_pairs)
+    wrong = as_served(open_drafter(str(path)), 6)
     (repair,) = attention_repairs(wrong)
     healthy = as_served(open_drafter(str(untrained_head)), 6).state
     assert all(torch.equal(repair.variant.state[name], tensor) for name, tensor in healthy.items())
-    changed = [
-        name for name, tensor in healthy.items() if not torch.equal(wrong.state[name], tensor)
-    ]
-    assert len(changed) == 4
+    assert sum(not torch.equal(wrong.state[name], one) for name, one in healthy.items()) == 4
 
 
 def _uneven_final_norm(state: State) -> None:
@@ -596,8 +529,8 @@ def _uneven_final_norm(state: State) -> None:
 
 @pytest.mark.nightly
 def test_a_head_trained_on_normed_states_is_named(tmp_path: Path) -> None:
-    plain = _with_tokenizer(mtp_checkpoint(tmp_path / "mimo", normed=True))
-    path = planted(plain, tmp_path, _uneven_final_norm)
+    plain = mtp_checkpoint(tmp_path / "mimo", normed=True)
+    path = changed(tmp_path / "a", plain, weights=_uneven_final_norm)
     trial = Kind.of(path, path).trial()
     best = best_repair(trial)
     assert best is not None and best.change.id == "normed_state"
@@ -610,7 +543,7 @@ def test_several_heads_are_not_run(untrained_head: Path, tmp_path: Path) -> None
         mine = {n: tensor.clone() for n, tensor in state.items() if n.startswith(HEAD)}
         state.update({n.replace("layers.0", "layers.1"): tensor for n, tensor in mine.items()})
 
-    path = planted(untrained_head, tmp_path, second)
+    path = changed(tmp_path / "a", untrained_head, weights=second)
     with pytest.raises(CheckpointError, match="2 MTP heads"):
         as_served(open_drafter(str(path)), 6)
 
@@ -627,5 +560,5 @@ def test_a_repair_of_a_head_is_not_written(mtp: Kind, tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_the_model_type_of_published_checkpoints_is_loaded(mtp: Kind, tmp_path: Path) -> None:
     """transformers does not know it without code from the repository."""
-    path = _with_fields(mtp.drafter, tmp_path / "published", model_type="mimo")
+    path = changed(tmp_path / "published", mtp.drafter, config=fields(model_type="mimo"))
     assert Kind.of(path, path).trial().acceptance.mean_length > 2
