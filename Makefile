@@ -90,7 +90,9 @@ inspect-healthy: $(VENV)/installed-dev ## how many of 60 healthy drafters inspec
 	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.false_alarms
 
 ablate: $(VENV)/installed-dev ## what each intervention changes in the shipped drafters, and drafters with a known cause (minutes)
-	PYTHONPATH=.:tests $(BIN)/python -m verification.ablated
+	cd lab/driftscope_lab/trio/weights; for drafter in eagle3 eagle31; do \
+	  $(abspath $(BIN))/driftscope ablate $$drafter --target target --prompts trio --k 8 || exit 1; done
+	PYTHONPATH=.:tests $(BIN)/python -m benchmarks.calibration --only ablations
 
 broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.broken.table

@@ -15,14 +15,12 @@ from support.reference_engine import (
     MASSES,
     Generation,
     ReferenceRun,
-    Round,
     generate,
     replay,
 )
 from torch import Tensor
 from torch.nn.functional import silu
 
-from driftscope.errors import TraceError
 from driftscope.inspect.reference.config import (
     LATENT_DRAFTER,
     DecoderConfig,
@@ -132,14 +130,13 @@ def test_saved_models_load_as_they_were(pair: Pair, tmp_path: Path) -> None:
     target, drafter = pair
     save_target(target, tmp_path / "target", torch.float64)
     save_drafter(drafter, tmp_path / "drafter", torch.float64)
-    loaded = load_target(tmp_path / "target", torch.float64)
-    assert loaded.config == target.config
-    for name, values in loaded.state_dict().items():
-        assert values.equal(target.state_dict()[name])
-    again = load_drafter(tmp_path / "drafter", torch.float64)
-    assert again.config == drafter.config
-    for name, values in again.state_dict().items():
-        assert values.equal(drafter.state_dict()[name])
+    for saved, loaded in (
+        (target, load_target(tmp_path / "target", torch.float64)),
+        (drafter, load_drafter(tmp_path / "drafter", torch.float64)),
+    ):
+        assert loaded.config == saved.config
+        for name, values in loaded.state_dict().items():
+            assert values.equal(saved.state_dict()[name]), name
 
 
 def test_configs_say_what_vllm_reads(pair: Pair, tmp_path: Path) -> None:
@@ -148,26 +145,29 @@ def test_configs_say_what_vllm_reads(pair: Pair, tmp_path: Path) -> None:
     target, drafter = (
         json.loads((tmp_path / name / "config.json").read_text()) for name in ("target", "drafter")
     )
-    assert target["architectures"] == ["LlamaForCausalLM"]
-    assert target["tie_word_embeddings"] is True
-    assert drafter["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert (
+        target.items()
+        >= {
+            "architectures": ["LlamaForCausalLM"],
+            "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
+        }.items()
+    )
+    assert (
+        drafter.items()
+        >= {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "draft_vocab_size": target["vocab_size"],
+            "torch_dtype": "bfloat16",
+        }.items()
+    )
     assert drafter["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 2]
-    assert drafter["draft_vocab_size"] == target["vocab_size"]
-    assert drafter["torch_dtype"] == target["torch_dtype"] == "bfloat16"
 
 
-def test_absent_norm_flags_mean_eagle3(pair: Pair) -> None:
+def test_absent_norm_flags_mean_eagle3_and_layers_may_be_named_at_the_top_alone(pair: Pair) -> None:
     fields = pair[1].config.to_hf()
-    del fields["fc_norm"], fields["norm_output"]
-    config = DrafterConfig.from_hf(fields)
-    assert not config.fc_norm
-    assert not config.norm_output
-
-
-def test_a_config_may_name_auxiliary_layers_at_its_top_alone(pair: Pair) -> None:
-    fields = pair[1].config.to_hf()
-    del fields["eagle_config"]
-    assert DrafterConfig.from_hf(fields).aux_layers == (1, 2)
+    del fields["eagle_config"], fields["fc_norm"], fields["norm_output"]
+    assert DrafterConfig.from_hf(fields) == EAGLE3
 
 
 def test_a_config_without_auxiliary_layers_means_vllms_default(pair: Pair) -> None:
@@ -263,22 +263,13 @@ def test_scaled_positions_change_the_temperature() -> None:
     assert scaled.scale == pytest.approx((0.1 * 1.2 * 1.3862943611 + 1) ** 2)
 
 
-def test_a_config_is_read_as_it_is_written() -> None:
-    latent = LatentConfig.from_hf(LATENT_SIZES)
-    config = DrafterConfig(layer=LATENT_LAYER, aux_layers=(1, 2), latent=latent)
+def test_a_config_of_latent_attention_is_read_as_it_is_written() -> None:
+    plain = DrafterConfig(layer=LATENT_LAYER, aux_layers=(1, 2))
+    assert DrafterConfig.from_hf({**plain.to_hf(), **LATENT_SIZES}).latent is None
+    config = replace(plain, latent=LatentConfig.from_hf(LATENT_SIZES))
     fields = config.to_hf()
     assert fields["architectures"] == [LATENT_DRAFTER]
     assert DrafterConfig.from_hf(fields) == config
-
-
-def test_a_llama_drafter_has_no_latent_attention() -> None:
-    config = DrafterConfig(layer=LATENT_LAYER, aux_layers=(1, 2))
-    assert DrafterConfig.from_hf({**config.to_hf(), **LATENT_SIZES}).latent is None
-
-
-def test_a_missing_size_is_a_key_error() -> None:
-    config = replace(DrafterConfig(layer=LATENT_LAYER), latent=LatentConfig.from_hf(LATENT_SIZES))
-    fields = config.to_hf()
     del fields["v_head_dim"]
     with pytest.raises(KeyError, match="v_head_dim"):
         DrafterConfig.from_hf(fields)
@@ -436,12 +427,6 @@ def test_a_speculators_config_says_the_same(name: str) -> None:
     assert DrafterConfig.from_hf(fields) == config
 
 
-def test_an_anchor_without_a_next_token_is_refused(pair: Pair, tokens: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"anchors must lie in 0\.\.28"):
-        replay(*pair, tokens, 12, [29], K)
-    assert replay(*pair, tokens, 12, [], K) == []
-
-
 PROMPT = [7, 3, 9, 21, 4, 4, 17]
 OUTPUT_TOKENS = 60
 
@@ -456,14 +441,12 @@ def plain_greedy(target: Target, prompt: list[int], count: int) -> tuple[int, ..
     return tuple(ids[0, len(prompt) :].tolist())
 
 
-def test_the_output_is_that_of_plain_greedy_decoding(pair: Pair) -> None:
+def test_the_output_is_that_of_plain_greedy_decoding_and_rounds_account_for_it(pair: Pair) -> None:
     result = generate(*pair, PROMPT, OUTPUT_TOKENS, K)
-    assert result.token_ids == plain_greedy(pair[0], PROMPT, OUTPUT_TOKENS)
-    assert result.finish_reason == "length"
-
-
-def test_rounds_account_for_every_token_after_the_first(pair: Pair) -> None:
-    result = generate(*pair, PROMPT, OUTPUT_TOKENS, K)
+    full = plain_greedy(pair[0], PROMPT, OUTPUT_TOKENS)
+    assert (result.token_ids, result.finish_reason) == (full, "length")
+    stopped = generate(*pair, PROMPT, OUTPUT_TOKENS, K, eos_token_id=full[20])
+    assert stopped.token_ids == full[: full.index(full[20]) + 1]
     assert 1 + sum(one.emitted for one in result.rounds) == OUTPUT_TOKENS
     positions = [one.chain.position for one in result.rounds]
     assert positions[0] == len(PROMPT) - 1
@@ -486,42 +469,12 @@ def test_a_generated_chain_replays_to_the_same_figures(pair: Pair) -> None:
             assert getattr(again, name) == pytest.approx(expected, abs=1e-10), name
 
 
-def test_it_stops_at_the_end_token(pair: Pair) -> None:
-    full = generate(*pair, PROMPT, OUTPUT_TOKENS, K).token_ids
-    end = full[20]
-    result = generate(*pair, PROMPT, OUTPUT_TOKENS, K, eos_token_id=end)
-    assert result.finish_reason == "stop"
-    assert result.token_ids == full[: full.index(end) + 1]
-
-
-def test_times_come_from_the_clock_given(pair: Pair) -> None:
-    ticks = itertools.count()
-    seen: list[Round] = []
-    result = generate(*pair, PROMPT, 10, K, on_round=seen.append, clock=lambda: float(next(ticks)))
-    assert tuple(seen) == result.rounds
-    assert result.ttft_s == 1.0
-    assert {(one.draft_s, one.step_s) for one in seen} == {(1.0, 2.0)}
-    assert result.duration_s == 1 + 3 * len(seen) + 1
-
-
-@pytest.mark.parametrize(
-    ("prompt", "max_tokens", "k"), [([], 5, 2), ([1], 0, 2), ([1], 5, 0), ([1] * 100, 50, 4)]
-)
-def test_impossible_requests_are_refused(
-    pair: Pair, prompt: list[int], max_tokens: int, k: int
-) -> None:
-    with pytest.raises(ValueError, match="positions"):
-        generate(*pair, prompt, max_tokens, k)
-
-
 MAX_TOKENS = 12
-DRAFTERS = ("eagle3", "eagle31")
+Recorded = tuple[Trace, list[Generation]]
 
 
-@pytest.fixture(scope="module", params=DRAFTERS)
-def recorded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Trace, list[Generation], list[list[int]]]:
+@pytest.fixture(scope="module", params=["eagle3", "eagle31"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     path, weights = tmp_path_factory.mktemp("reference") / "run", trio_path()
     prompts = [encode(prompt.in_distribution) for prompt in load_prompts()[:2]]
     with (
@@ -529,22 +482,17 @@ def recorded(
         ReferenceRun(path, weights / "target", weights / request.param, k=K) as run,
     ):
         done = [run.generate(ids, max_tokens=MAX_TOKENS, label="held out") for ids in prompts]
-    return read_trace(path), done, prompts
-
-
-Recorded = tuple[Trace, list[Generation], list[list[int]]]
+    return read_trace(path), done
 
 
 def test_it_closes_cleanly(recorded: Recorded) -> None:
-    trace, _, _ = recorded
+    trace, _ = recorded
     assert trace.problems == ()
-    assert (trace.manifest.engine, trace.manifest.runner) == ("reference", "reference")
-    assert (trace.manifest.k, trace.manifest.method) == (K, "eagle3")
     assert trace.manifest.norm_flags["fc_norm"] == trace.manifest.drafter.name.endswith("eagle31")
 
 
 def test_each_round_is_a_chain_a_step_and_a_verification(recorded: Recorded) -> None:
-    trace, done, _ = recorded
+    trace, done = recorded
     rounds = [(n, round_) for n, result in enumerate(done) for round_ in result.rounds]
     verified = trace.verify.select(["request", "position", "drafted", "accepted"]).to_pylist()
     assert [tuple(row.values()) for row in verified] == [
@@ -558,28 +506,9 @@ def test_each_round_is_a_chain_a_step_and_a_verification(recorded: Recorded) -> 
 
 
 def test_the_chains_figures_are_the_engines(recorded: Recorded) -> None:
-    trace, done, _ = recorded
+    trace, done = recorded
     rounds = [round_ for result in done for round_ in result.rounds]
     for name in ("sink_mass", "self_mass", "fed_rms", "top1", "entropy", "aux_rms"):
         for stored, round_ in zip(trace.draft.column(name).to_pylist(), rounds, strict=True):
             assert stored == pytest.approx(getattr(round_.chain, name), rel=RELATIVE_ERROR)
     assert trace.draft.column("token_ids").null_count == len(rounds), "no tokens in a trace"
-
-
-def test_each_request_is_a_row(recorded: Recorded) -> None:
-    trace, done, prompts = recorded
-    for row, result, prompt in zip(trace.request.to_pylist(), done, prompts, strict=True):
-        assert row["prompt_tokens"] == len(prompt)
-        assert row["output_tokens"] == len(result.token_ids)
-        assert row["finish_reason"] == result.finish_reason
-        assert row["label"] == "held out"
-        assert row["ttft_s"] == pytest.approx(result.ttft_s)
-
-
-def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
-    weights = trio_path()
-    models = (weights / "target", weights / "eagle3")
-    with ReferenceRun(tmp_path / "run", *models, k=1):
-        pass
-    with pytest.raises(TraceError, match="already holds a run"):
-        ReferenceRun(tmp_path / "run", *models, k=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.checkpoints import TARGET
+from support.checkpoints import TARGET, changed
 from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
 from support.reference_engine import Chain, replay
 from transformers import AutoTokenizer
@@ -24,12 +23,11 @@ from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.result import Certainty, CheckLevel, CheckResult
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
-from driftscope.inspect.trial.inside import Inside, InsideSums, TrialConfidence, inside_of
+from driftscope.inspect.trial.inside import InsideSums, TrialConfidence, inside_of
 from driftscope.inspect.trial.result import (
     AllPositions,
     DrafterChange,
     Gain,
-    NotApplicable,
     Overflow,
     Trial,
     Tried,
@@ -113,16 +111,29 @@ def test_a_shift_of_all_positions_is_found_with_its_size() -> None:
     assert found.p < 1e-6
 
 
+def _tried(
+    base: list[list[int]], other: list[list[int]], name: str = "swapped", **more: Any
+) -> Tried:
+    tried = Tried(
+        change=DrafterChange(id=name, change=name, mistake=f"{name} is wrong"),
+        acceptance=acceptance_of(other, K),
+        gain=gain(base, other, 2),
+        prompts=PROMPTS,
+    )
+    return replace(tried, **more)
+
+
+def _ids(trial: Trial, *others: CheckResult) -> list[str]:
+    return [result.id for result in verdict(trial, others)]
+
+
 def _trial(rate: float, seed: int, surer: float) -> Trial:
     base, other = rounds(0.75, 1), rounds(rate, seed)
     apart = np.random.default_rng(seed).normal(surer, 0.01, PROMPTS)
-    tried = Tried(
-        change=DrafterChange(
-            id="first_token_off", change="no first token", mistake="it was absent"
-        ),
-        acceptance=acceptance_of(other, K),
-        gain=gain(base, other, 1),
-        prompts=PROMPTS,
+    tried = _tried(
+        base,
+        other,
+        "first_token_off",
         surer=float(apart.mean()),
         surer_interval=mean_interval(apart),
     )
@@ -159,7 +170,7 @@ def test_that_no_repair_helps_is_concluded_from_all_of_them_only(
         renderings=(),
         stopped=stopped,
     )
-    assert [result.id for result in verdict(dead)] == ids
+    assert _ids(dead) == ids
 
 
 @pytest.mark.parametrize(
@@ -172,12 +183,11 @@ def test_a_small_gain_is_certain_if_probability_and_acceptance_agree(
     base, source = rounds(0.75, 1), np.random.default_rng(4)
     noise = source.normal(0, 0.05, (2, PROMPTS, 20))
     zeros = np.zeros((PROMPTS, 20))
-    tried = Tried(
-        change=DrafterChange(id="swapped", change="norms swapped", mistake="they were swapped"),
-        acceptance=acceptance_of(base, K),
+    tried = _tried(
+        base,
+        base,
         # Rounds of a server alone do not show it.
         gain=Gain(difference=0.2, interval=Interval(low=-0.2, high=0.6), p=0.3),
-        prompts=PROMPTS,
         all_positions=AllPositions(
             accepted=mean_gain(zeros.tolist(), (noise[0] + accepted).tolist()),
             probability=mean_gain(zeros.tolist(), (noise[1] + probability).tolist(), 25),
@@ -213,19 +223,12 @@ def test_confidence_tells_too_little_training_from_wrong_wiring(
             sure=(sure,) * K, right=(Estimate(value=rate, interval=None),) * K
         ),
     )
-    trial = replace(base, acceptance=acceptance_of(rounds(rate, 3), K), inside=inside)
-    found = list(verdict(replace(trial, renderings=())))
-    assert [result.id for result in found] == ids
-    other = CheckResult(
-        id="embedding_not_targets",
-        level=CheckLevel.WARNING,
-        title="",
-        expected="",
-        rule="",
-        found="",
-    )
-    named = [result.id for result in verdict(replace(trial, renderings=()), [other])]
-    assert named == (["another_target"] if ids == ["accepts_little"] else ids)
+    accepted = acceptance_of(rounds(rate, 3), K)
+    trial = replace(base, acceptance=accepted, inside=inside, renderings=())
+    assert _ids(trial) == ids
+    texts = dict.fromkeys(("title", "expected", "rule", "found"), "")
+    other = CheckResult(id="embedding_not_targets", level=CheckLevel.WARNING, **texts)
+    assert _ids(trial, other) == (["another_target"] if ids == ["accepts_little"] else ids)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,7 @@ def test_a_length_is_compared_with_the_expected_one_up_to_a_tenth(
     base = replace(_trial(0.75, 2, 0), renderings=())
     length = share and share * base.acceptance.mean_length
     trial = replace(base, expected_length=length)
-    assert [result.id for result in verdict(trial)] == ids
+    assert _ids(trial) == ids
     assert reaches(trial) is reached
 
 
@@ -261,32 +264,15 @@ def test_numbers_that_overflow_are_named_first() -> None:
 )
 def test_two_repairs_that_help_alike_are_one_of_both(behind: float, certainty: Certainty) -> None:
     base, other = rounds(0.5, 1), rounds(0.9, 2)
-    tried = tuple(
-        Tried(
-            change=DrafterChange(id=name, change=name, mistake=f"{name} is wrong"),
-            acceptance=acceptance_of(other, K),
-            gain=gain(base, other, 2),
-            prompts=PROMPTS,
-            behind=gap,
-        )
-        for name, gap in (
-            ("first", None),
-            ("second", Gain(difference=behind, interval=None, p=1e-6 if behind else 1.0)),
-        )
-    )
+    gap = Gain(difference=behind, interval=None, p=1e-6 if behind else 1.0)
+    tried = _tried(base, other, "first"), _tried(base, other, "second", behind=gap)
     (found,) = verdict(replace(_trial(0.75, 2, 0), tried=tried, renderings=()))
     assert found.certainty is certainty
     assert ("second is wrong" in found.found) is (certainty is Certainty.POSSIBLE)
 
 
 def _repair(before: float, after: float) -> Tried:
-    base, other = rounds(before, 1), rounds(after, 2)
-    return Tried(
-        change=DrafterChange(id="swapped", change="norms swapped", mistake="they were swapped"),
-        acceptance=acceptance_of(other, K),
-        gain=gain(base, other, 2),
-        prompts=PROMPTS,
-    )
+    return _tried(rounds(before, 1), rounds(after, 2))
 
 
 def test_a_repair_that_leaves_little_accepted_is_no_cause() -> None:
@@ -311,8 +297,11 @@ def test_a_repair_that_helps_less_than_a_rendering_is_a_note() -> None:
 DEPTHS, PROMPT_TOKENS = 5, 40
 
 
+Both = tuple[InsideSums, list[Chain], torch.Tensor]
+
+
 @pytest.fixture(scope="module")
-def both() -> tuple[InsideSums, list[Chain], torch.Tensor]:
+def both() -> Both:
     target = load_target(TARGET, torch.float64)
     drafter = load_drafter(trio_path() / "eagle3", torch.float64)
     ids = torch.tensor(encode(load_prompts()[0].in_distribution)[:90])
@@ -329,24 +318,21 @@ def both() -> tuple[InsideSums, list[Chain], torch.Tensor]:
     return found, chains, ids
 
 
-def test_masses_by_distance_on_the_sink_and_on_the_chain(
-    both: tuple[InsideSums, list[Chain], torch.Tensor],
-) -> None:
+def test_masses_by_distance_on_the_sink_and_on_the_chain(both: Both) -> None:
     found, chains, _ = both
     bins = sum(np.array(chain.distance_mass).reshape(DEPTHS, -1) for chain in chains)
     assert found.chains == len(chains)
     assert found.bins.shape == (DEPTHS, len(edges_of(DEPTHS)))
     assert found.bins == pytest.approx(bins, abs=1e-6)
+    assert found.even == pytest.approx(sum(4 / (chain.position + 1) for chain in chains))
     for ours, name in ((found.sink, "sink_mass"), (found.own, "self_mass"), (found.fed, "fed_rms")):
         wanted = np.sum([getattr(chain, name) for chain in chains], axis=0)
         assert ours == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_depth_counts_the_drafts_that_are_accepted_so_far(
-    both: tuple[InsideSums, list[Chain], torch.Tensor],
-) -> None:
+def test_a_depth_counts_the_drafts_that_are_accepted_so_far(both: Both) -> None:
     found, chains, ids = both
-    reached, right, sure = np.zeros(DEPTHS), np.zeros(DEPTHS), np.zeros(DEPTHS)
+    reached, right, sure = np.zeros((3, DEPTHS))
     for chain in chains:
         for depth in range(DEPTHS):
             reached[depth] += 1
@@ -361,36 +347,37 @@ def test_a_depth_counts_the_drafts_that_are_accepted_so_far(
     assert 0 < right[-1] < reached[0], "otherwise the test shows little"
 
 
-def test_an_even_sink_is_the_share_of_its_slots(
-    both: tuple[InsideSums, list[Chain], torch.Tensor],
+@pytest.mark.parametrize(
+    ("sums", "drift", "growth", "words"),
+    [
+        (
+            inside_sums(24),
+            DriftAnswer.NO_DRIFT,
+            Growth.KEEPS_ITS_SIZE,
+            ("attention does not drift over depth", "keeps its size"),
+        ),
+        (
+            inside_sums(24, shift=0.15, growth=2.0),
+            DriftAnswer.DRIFT,
+            Growth.GROWS,
+            ("attention drifts over depth", "grows: 2.0"),
+        ),
+        # Few prompts, and values between the thresholds.
+        (
+            inside_sums(8, shift=0.15, growth=1.12),
+            DriftAnswer.CANNOT_TELL,
+            Growth.CANNOT_TELL,
+            ("at least 10 prompts", "cannot be told"),
+        ),
+    ],
+)
+def test_drift_and_growth_are_told_from_standing_still(
+    sums: list[InsideSums], drift: DriftAnswer, growth: Growth, words: tuple[str, str]
 ) -> None:
-    found, chains, _ = both
-    assert found.even == pytest.approx(sum(4 / (chain.position + 1) for chain in chains))
-
-
-def _answers(found: Inside) -> tuple[DriftAnswer | None, Growth]:
-    return found.attention_drift.answer if found.attention_drift else None, found.grows
-
-
-def test_a_drafter_that_keeps_still_is_said_to() -> None:
-    found = inside_of(inside_sums(24))
-    assert _answers(found) == (DriftAnswer.NO_DRIFT, Growth.KEEPS_ITS_SIZE)
-    assert found.lines[0].startswith("attention does not drift over depth")
-    assert "keeps its size" in found.lines[1]
-
-
-def test_drift_and_growth_are_said() -> None:
-    found = inside_of(inside_sums(24, shift=0.15, growth=2.0))
-    assert _answers(found) == (DriftAnswer.DRIFT, Growth.GROWS)
-    assert found.lines[0].startswith("attention drifts over depth")
-    assert "grows: 2.0" in found.lines[1]
-
-
-def test_few_prompts_and_values_between_the_thresholds_cannot_tell() -> None:
-    found = inside_of(inside_sums(8, shift=0.15, growth=1.12))
-    assert _answers(found) == (DriftAnswer.CANNOT_TELL, Growth.CANNOT_TELL)
-    assert "at least 10 prompts" in found.lines[0]
-    assert "cannot be told" in found.lines[1]
+    found = inside_of(sums)
+    assert found.attention_drift is not None
+    assert (found.attention_drift.answer, found.grows) == (drift, growth)
+    assert all(word in line for word, line in zip(words, found.lines, strict=False))
 
 
 def test_a_depth_that_no_draft_reaches_has_no_rate() -> None:
@@ -425,10 +412,6 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(TARGET)
 
 
-def _reasons(left_out: list[NotApplicable]) -> dict[str, str]:
-    return {skipped.id: skipped.reason for skipped in left_out}
-
-
 @pytest.mark.parametrize(
     ("prompts", "change", "expected"),
     [
@@ -449,21 +432,17 @@ def test_the_first_token_is_left_out_or_added(
     [
         ({"a": [0, 7], "b": [9]}, "only some prompts"),
         ({"a": [0, 7], "b": [0]}, "nothing but"),
+        ({"a": [7]}, "no first token"),
     ],
 )
 def test_a_first_token_that_cannot_be_changed_has_a_reason(
     tokenizer: Any, prompts: Ids, reason: str
 ) -> None:
+    if reason == "no first token":
+        tokenizer = AutoTokenizer.from_pretrained(TARGET, bos_token=None)
     made, left_out = renderings(tokenizer, prompts, {}, (None, None))
     assert not made
-    assert reason in _reasons(left_out)["first_token"]
-
-
-def test_without_a_first_token_there_is_nothing_to_try() -> None:
-    other = AutoTokenizer.from_pretrained(TARGET, bos_token=None)
-    made, left_out = renderings(other, {"a": [7]}, {}, (None, None))
-    assert not made
-    assert "no first token" in _reasons(left_out)["first_token"]
+    assert reason in {skipped.id: skipped.reason for skipped in left_out}["first_token"]
 
 
 def test_the_drafters_own_template_is_tried(tokenizer: Any) -> None:
@@ -498,9 +477,9 @@ def test_a_template_that_cannot_be_tried_has_a_reason(
 ) -> None:
     targets = tokenizer.chat_template
     own = targets if own == "same" else own
-    made, left_out = renderings(tokenizer, {"a": [0, 7]}, asked, (targets, own))
+    made, (left_out,) = renderings(tokenizer, {"a": [0, 7]}, asked, (targets, own))
     assert [tried.change.id for tried in made] == ["first_token_off"]
-    assert reason in _reasons(left_out)["drafters_template"]
+    assert left_out.id == "drafters_template" and reason in left_out.reason
 
 
 PROMPT = 5
@@ -551,6 +530,13 @@ def test_layers_that_are_kept_elsewhere_change_nothing() -> None:
     assert offloaded.weight.is_meta
 
 
+def _target_with(folder: Path, file: str, **fields: object) -> Path:
+    """Return a copy of the target with other fields in a file."""
+    path = changed(folder / "own", TARGET)
+    (path / file).write_text(json.dumps({**json.loads((path / file).read_text()), **fields}))
+    return path
+
+
 _MODULE = """open({ran!r}, "w")
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaTokenizerFast
 class OwnConfig(LlamaConfig):
@@ -586,8 +572,7 @@ def test_code_of_a_checkpoint_never_runs(
     loads: bool,
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 8))
-    folder, ran = Path(shutil.copytree(trio_path() / "target", tmp_path / "own")), tmp_path / "ran"
-    (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **fields}))
+    folder, ran = _target_with(tmp_path, file, **fields), tmp_path / "ran"
     (folder / module).parent.mkdir(exist_ok=True)
     (folder / module).write_text(_MODULE.format(ran=str(ran)))
     if loads:
@@ -609,9 +594,7 @@ def test_code_of_a_checkpoint_never_runs(
 def test_settings_that_load_and_do_not_run_are_one_error(
     tmp_path: Path, file: str, name: str, value: object
 ) -> None:
-    folder = Path(shutil.copytree(trio_path() / "target", tmp_path / "own"))
-    (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), name: value}))
-    teacher = Teacher(folder)
+    teacher = Teacher(_target_with(tmp_path, file, **{name: value}))
     prompt = teacher.encode([{"role": "user", "content": "the river"}])
     with pytest.raises(CheckpointError, match="transformers cannot run this target"):
         list(teacher.passages({"a": prompt}, {1}))
