@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -52,6 +52,25 @@ def run_command(
     assert isinstance(code, int)
     printed, said = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(argv, code, printed, said)
+
+
+def run_python(
+    *arguments: str, path: Sequence[Path] = (), timeout_s: float = 60, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process, with `path` before the path of this one.
+
+    Variables of driftscope, vLLM and Triton are taken from `environ` alone.
+    """
+    others = ("DRIFTSCOPE_", "VLLM_", "TRITON_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**kept, "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path]), **environ},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def assert_fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -291,19 +293,10 @@ def _chain_by_hand(
     if inner.fc_norm is not None:
         normed = tuple(_norm_by_hand(x, n) for x, n in zip(normed, inner.fc_norm, strict=True))
     hidden = torch.cat(normed, -1) @ inner.fc.weight.double().T
-    found: dict[str, Any] = {
-        "aux_rms": [rms(x[-1]) for x in states],
-        "aux_norm_rms": [rms(x[-1]) for x in normed],
-        "fc_rms": [rms(hidden[-1])],
-        "in_rms": [],
-        "prenorm_rms": [],
-        "postnorm_rms": [],
-        "fed_rms": [],
-        "top1": [],
-        "entropy": [],
-        "masses": [],
-        "distances": [],
-    }
+    found: dict[str, Any] = {name: [] for name in (*BY_DEPTH, "masses", "distances")}
+    found["aux_rms"] = [rms(x[-1]) for x in states]
+    found["aux_norm_rms"] = [rms(x[-1]) for x in normed]
+    found["fc_rms"] = [rms(hidden[-1])]
     keys, values = (
         [layer[b, : position + 1].double().clone() for layer in of_all]
         for of_all in (batch.keys, batch.values)
@@ -319,8 +312,9 @@ def _chain_by_hand(
                     known[layer][position + 1 - len(written) :] = written
                 else:
                     known[layer] = torch.cat((known[layer], written))
-            masses.append(_masses_by_hand(q[-1], keys[layer], batch, b, sink_slots))
-            distances.append(_distances_by_hand(q[-1], keys[layer], batch, b, sink_slots))
+            by_class, by_distance = _masses_by_hand(q[-1], keys[layer], batch, b, sink_slots)
+            masses.append(by_class)
+            distances.append(by_distance)
             every = [x[layer].repeat_interleave(HEADS // KV_HEADS, 1) for x in (keys, values)]
             ends = range(len(keys[layer]) - len(q), len(keys[layer]))
             out = torch.stack(
@@ -345,9 +339,11 @@ def _chain_by_hand(
 
 def _masses_by_hand(
     q: torch.Tensor, keys: torch.Tensor, batch: Batch, b: int, sink_slots: tuple[int, ...]
-) -> list[list[float]]:
-    """Return the masses of one query, [heads, 5]: sink, prompt, generated, self, null."""
-    found = []
+) -> tuple[list[list[float]], list[float]]:
+    """Return the masses of one query, [heads, 5]: sink, prompt, generated, self, null; and by
+    distance, mean over heads. The last key is its own."""
+    found, edges = list[list[float]](), edges_of(K)
+    distances = [0.0] * len(edges)
     for head, query in enumerate(q.view(HEADS, SIZE)):
         weights = (keys[:, head // (HEADS // KV_HEADS)] @ query * SCALE).softmax(-1).tolist()
         one = [0.0, 0.0, 0.0, 0.0, float("nan")]
@@ -356,25 +352,13 @@ def _masses_by_hand(
                 one[3] += weight
             elif slot in sink_slots:
                 one[0] += weight
+                continue
             else:
                 one[1 if slot < batch.prompt_tokens[b] else 2] += weight
+            distance = len(weights) - 1 - slot
+            distances[sum(edge <= distance for edge in edges) - 1] += weight / HEADS
         found.append(one)
-    return found
-
-
-def _distances_by_hand(
-    q: torch.Tensor, keys: torch.Tensor, batch: Batch, b: int, sink_slots: tuple[int, ...]
-) -> list[float]:
-    """Return the masses of one query by distance, mean over heads; the last key is its own."""
-    edges = edges_of(K)
-    found = [0.0] * len(edges)
-    for head, query in enumerate(q.view(HEADS, SIZE)):
-        weights = (keys[:, head // (HEADS // KV_HEADS)] @ query * SCALE).softmax(-1).tolist()
-        for slot, weight in enumerate(weights):
-            if slot > batch.positions[b] or slot not in sink_slots:
-                distance = len(weights) - 1 - slot
-                found[sum(edge <= distance for edge in edges) - 1] += weight / HEADS
-    return found
+    return found, distances
 
 
 def _norm_by_hand(x: torch.Tensor, norm: Any) -> torch.Tensor:
@@ -413,6 +397,9 @@ def tiny_drafter(
 ) -> Drafter:
     """Return a drafter with the flags of EAGLE-3 (all off), EAGLE-3.1 (the first two on) or
     others."""
+    with warnings.catch_warnings():  # the taps ask vLLM how a forward runs
+        warnings.simplefilter("ignore")
+        import vllm.forward_context  # noqa: F401
     torch.manual_seed(2)
     model = Eagle3LlamaForCausalLM(
         fc_norm=fc_norm, norm_output=norm_output, norm_before_fc=norm_before_fc
@@ -491,6 +478,7 @@ class Worker:
 
     drafter: Drafter
     settings: Settings
+    spec: Spec = field(default_factory=Spec)
     calls: list[str] = field(default_factory=list)
     """How each chain was drafted."""
     drafts: list[torch.Tensor] = field(default_factory=list)
@@ -499,7 +487,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         path = self.settings.trace
-        create_run(path, manifest(Spec()))
+        create_run(path, manifest(self.spec))
         self.proposer = SimpleNamespace(model=self.drafter.model)
         self.writer = TraceWriter(path, source="worker0-1")
         self.recorder = assemble_recorder(
@@ -507,21 +495,19 @@ class Worker:
         )
         self.recorder.taps.attach(self.proposer, "model")
 
-    def step(self, prefilling: tuple[bool, bool] | None = (False, False), k: int = K) -> None:
+    def step(
+        self,
+        prefilling: tuple[bool, bool] | None = (False, False),
+        k: int = K,
+        batch: Batch | None = None,
+    ) -> None:
         """One step of the engine; None: the drafter does not run."""
         self.recorder.step_started()
         if prefilling is not None:
-            batch = Batch(self.proposer, prefilling, k=k)
+            batch = batch or Batch(self.proposer, prefilling, k=k)
             self.batches.append(batch)
-            self.drafts.append(
-                self.recorder.draft(
-                    Call(
-                        batch,
-                        lambda: self._draft("served", batch),
-                        lambda: self._draft("eager", batch),
-                    )
-                )
-            )
+            ways = [functools.partial(self._draft, how, batch) for how in ("served", "eager")]
+            self.drafts.append(self.recorder.draft(Call(batch, *ways)))
         self.recorder.step_ended(2)
 
     def _draft(self, how: str, batch: Batch) -> torch.Tensor:

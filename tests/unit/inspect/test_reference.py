@@ -11,13 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.reference_engine import (
-    MASSES,
-    Generation,
-    ReferenceRun,
-    generate,
-    replay,
-)
+from support.reference_engine import MASSES, generate, record_run, replay
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -43,7 +37,7 @@ from driftscope.inspect.reference.layers import (
     Target,
     causal_attention,
 )
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.trace.records import edges_of
 from driftscope.trace.segments import RELATIVE_ERROR
 from driftscope.vocabulary import BY_DEPTH
@@ -427,88 +421,67 @@ def test_a_speculators_config_says_the_same(name: str) -> None:
     assert DrafterConfig.from_hf(fields) == config
 
 
+@torch.no_grad()
+def test_a_context_in_two_pieces_is_the_whole(pair: Pair, tokens: list[int]) -> None:
+    target, drafter = pair
+    ids = torch.tensor([tokens])
+    aux = target(ids[:, :-1], aux_layers=drafter.config.aux_layers).aux
+    embedded, fused = drafter.embed(ids[:, 1:], target), drafter.fuse(aux)
+    whole = drafter.context(embedded, fused)
+    first = drafter.context(embedded[:, :9], fused[:, :9])
+    again = drafter.context(embedded[:, 9:], fused[:, 9:], first)
+    for one, other in zip(whole.layers, again.layers, strict=True):
+        torch.testing.assert_close((one.keys, one.values), (other.keys, other.values))
+
+
 PROMPT = [7, 3, 9, 21, 4, 4, 17]
 OUTPUT_TOKENS = 60
 
 
 @torch.no_grad()
-def plain_greedy(target: Target, prompt: list[int], count: int) -> tuple[int, ...]:
-    """One token at a time, no cache."""
-    ids = torch.tensor([prompt])
-    for _ in range(count):
-        newest = target.logits(target(ids).hidden[:, -1:]).argmax(-1)
+def test_the_output_is_that_of_plain_greedy_decoding(pair: Pair) -> None:
+    ids = torch.tensor([PROMPT])
+    for _ in range(OUTPUT_TOKENS):  # one token at a time, no cache
+        newest = pair[0].logits(pair[0](ids).hidden[:, -1:]).argmax(-1)
         ids = torch.cat([ids, newest], 1)
-    return tuple(ids[0, len(prompt) :].tolist())
-
-
-def test_the_output_is_that_of_plain_greedy_decoding_and_rounds_account_for_it(pair: Pair) -> None:
+    greedy = tuple(ids[0, len(PROMPT) :].tolist())
     result = generate(*pair, PROMPT, OUTPUT_TOKENS, K)
-    full = plain_greedy(pair[0], PROMPT, OUTPUT_TOKENS)
-    assert (result.token_ids, result.finish_reason) == (full, "length")
-    stopped = generate(*pair, PROMPT, OUTPUT_TOKENS, K, eos_token_id=full[20])
-    assert stopped.token_ids == full[: full.index(full[20]) + 1]
-    assert 1 + sum(one.emitted for one in result.rounds) == OUTPUT_TOKENS
+    assert result.token_ids == greedy
     positions = [one.chain.position for one in result.rounds]
     assert positions[0] == len(PROMPT) - 1
-    steps = [one.accepted + 1 for one in result.rounds[:-1]]
-    assert [b - a for a, b in itertools.pairwise(positions)] == steps
-    assert {one.drafted for one in result.rounds} == {K}
-
-
-def test_a_generated_chain_replays_to_the_same_figures(pair: Pair) -> None:
-    result = generate(*pair, PROMPT, OUTPUT_TOKENS, K, n_sink=2)
-    anchors = [one.chain.position for one in result.rounds]
-    text = [*PROMPT, *result.token_ids]
-    for one, again in zip(
-        result.rounds, replay(*pair, text, len(PROMPT), anchors, K, 2), strict=True
-    ):
-        assert again.token_ids == one.chain.token_ids
-        assert again.prompt_tokens == one.chain.prompt_tokens == len(PROMPT)
-        for name in (*MASSES, *BY_DEPTH, "aux_rms"):
-            expected = getattr(one.chain, name)
-            assert getattr(again, name) == pytest.approx(expected, abs=1e-10), name
+    steps = [one.accepted + 1 for one in result.rounds]
+    assert [b - a for a, b in itertools.pairwise(positions)] == steps[:-1]
+    assert positions[-1] + steps[-1] >= len(PROMPT) + OUTPUT_TOKENS - 2
+    stopped = generate(*pair, PROMPT, OUTPUT_TOKENS, K, eos_token_id=greedy[20])
+    assert stopped.token_ids == greedy[: greedy.index(greedy[20]) + 1]
 
 
 MAX_TOKENS = 12
-Recorded = tuple[Trace, list[Generation]]
+DRAFTERS = ("eagle3", "eagle31")
 
 
-@pytest.fixture(scope="module", params=["eagle3", "eagle31"])
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    path, weights = tmp_path_factory.mktemp("reference") / "run", trio_path()
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_recorded_run_holds_each_round(tmp_path: Path, name: str) -> None:
+    run, weights = tmp_path / "run", trio_path()
     prompts = [encode(prompt.in_distribution) for prompt in load_prompts()[:2]]
-    with (
-        torch.no_grad(),
-        ReferenceRun(path, weights / "target", weights / request.param, k=K) as run,
-    ):
-        done = [run.generate(ids, max_tokens=MAX_TOKENS, label="held out") for ids in prompts]
-    return read_trace(path), done
-
-
-def test_it_closes_cleanly(recorded: Recorded) -> None:
-    trace, _ = recorded
+    models = weights / "target", weights / name
+    done = record_run(run, *models, prompts, k=K, max_tokens=MAX_TOKENS, label="held out")
+    trace = read_trace(run)
     assert trace.problems == ()
-    assert trace.manifest.norm_flags["fc_norm"] == trace.manifest.drafter.name.endswith("eagle31")
-
-
-def test_each_round_is_a_chain_a_step_and_a_verification(recorded: Recorded) -> None:
-    trace, done = recorded
-    rounds = [(n, round_) for n, result in enumerate(done) for round_ in result.rounds]
-    verified = trace.verify.select(["request", "position", "drafted", "accepted"]).to_pylist()
+    assert trace.manifest.norm_flags["fc_norm"] == (name == "eagle31")
+    rounds = [
+        (f"reference-{n}", round_) for n, result in enumerate(done) for round_ in result.rounds
+    ]
+    verified = trace.verify.select(["request", "position", "accepted"]).to_pylist()
     assert [tuple(row.values()) for row in verified] == [
-        (f"reference-{n}", r.chain.position, r.drafted, r.accepted) for n, r in rounds
+        (request, made.chain.position, made.accepted) for request, made in rounds
     ]
-    chains = trace.draft.select(["request", "position", "step"]).to_pylist()
-    assert [(c["request"], c["position"]) for c in chains] == [
-        (row["request"], row["position"]) for row in verified
-    ]
-    assert trace.step.column("step").to_pylist() == [c["step"] for c in chains]
-
-
-def test_the_chains_figures_are_the_engines(recorded: Recorded) -> None:
-    trace, done = recorded
-    rounds = [round_ for result in done for round_ in result.rounds]
-    for name in ("sink_mass", "self_mass", "fed_rms", "top1", "entropy", "aux_rms"):
-        for stored, round_ in zip(trace.draft.column(name).to_pylist(), rounds, strict=True):
-            assert stored == pytest.approx(getattr(round_.chain, name), rel=RELATIVE_ERROR)
-    assert trace.draft.column("token_ids").null_count == len(rounds), "no tokens in a trace"
+    for row, (request, made) in zip(trace.draft.to_pylist(), rounds, strict=True):
+        assert (row["request"], row["position"]) == (request, made.chain.position)
+        for column in ("sink_mass", "self_mass", "fed_rms", "top1", "entropy", "aux_rms"):
+            expected = getattr(made.chain, column)
+            assert row[column] == pytest.approx(expected, rel=RELATIVE_ERROR), column
+    for row, result, prompt in zip(trace.request.to_pylist(), done, prompts, strict=True):
+        assert (row["prompt_tokens"], row["output_tokens"]) == (len(prompt), len(result.token_ids))
+    with pytest.raises(TraceError, match="already holds a run"):
+        record_run(run, *models, prompts, k=1, max_tokens=1, label="")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.tiny_drafter import chains_of, on_host
+from support.command import run_python
+from support.mass_cases import MassCase
+from support.tiny_drafter import on_host
 
-from driftscope.trace.records import edges_of
 from driftscope_probes import settings
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.cpu_kernels import (
@@ -27,9 +27,8 @@ from driftscope_probes.cpu_kernels import (
     PackedMeter,
     SideThread,
 )
-from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.torch_masses import ChainSlots, masses
+from driftscope_probes.torch_masses import masses
 from driftscope_probes.vllm.drafter import CpuAttnKeys
 
 pytest.importorskip("numba")
@@ -108,186 +107,131 @@ def test_logits_after_a_mask_and_what_is_not_a_number(special: float) -> None:
     assert found.part("top1", 3)[1].isnan().all() == (special != special)
 
 
-MASS_HEADS, KV, HEAD_SIZE, PAGE, PAGES, DEPTHS = 4, 2, 16, 8, 64, 5
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PAGE, PAGES, DEPTHS = 8, 64, 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Situation:
+class Packed(MassCase):
     """Three requests of other lengths over a cache of random keys."""
 
-    window: int | None = None
-    biases: bool = False
+    positions: tuple[int, ...] = (40, 7, 63)
+    prompts: tuple[int, ...] = (30, 9, 63)
+    size: int = 16
+    depths: int = DEPTHS
+    longest: int = DEPTHS
+    sink_slots: tuple[int, ...] = (0, 1)
     shuffled: bool = False
     """The cache has another order than the plain one."""
-    dtype: str = "float32"
-    causal: bool = True
-    ahead: int = 0
-    sinks: tuple[int, ...] = (0, 1)
-    k: int = DEPTHS
-    longest: int = DEPTHS
-    """Largest chain length of the run, which the bins by distance are made for."""
-    sharpness: float = 1.0
 
-    def layer(self) -> Any:
-        generator = torch.Generator().manual_seed(7)
-        cache = torch.randn(PAGES, KV, PAGE, 2 * HEAD_SIZE, generator=generator)
-        return SimpleNamespace(kv_cache=cache.to(DTYPES[self.dtype]))
-
-    def reader(self, layer: Any) -> CpuAttnKeys:
-        reader = CpuAttnKeys(layer)
-        order = torch.arange(HEAD_SIZE * PAGE)
-        if self.shuffled:
-            order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(8))]
-        reader._order, reader.in_order = order, not self.shuffled
-        reader._heads = 2 * np.arange(KV)
-        return reader
-
-    def attention(self, layer: Any) -> Any:
+    @functools.cached_property
+    def attention(self) -> Any:
         """An AttentionLayer of this situation."""
-        reader = self.reader(layer)
+        generator = torch.Generator().manual_seed(7)
+        cache = torch.randn(PAGES, self.kv_heads, PAGE, 2 * self.size, generator=generator)
+        layer = SimpleNamespace(kv_cache=cache.to(self.dtype))
+        reader, order = CpuAttnKeys(layer), torch.arange(self.size * PAGE)
+        if self.shuffled:
+            order = order[torch.randperm(len(order), generator=generator)]
+        reader._order, reader.in_order = order, not self.shuffled
+        reader._heads = 2 * np.arange(self.kv_heads)
         return SimpleNamespace(kind=self.kind, reader=reader, cache=lambda: layer.kv_cache)
 
     def meter(self, dtype: torch.dtype) -> PackedMeter:
         """One for keys of that type, whatever the cache has."""
-        return PackedMeter({"layer": self.attention(self.layer())}, dtype)
-
-    @property
-    def kind(self) -> AttentionKind:
-        return AttentionKind(
-            heads=MASS_HEADS,
-            kv_heads=KV,
-            head_size=HEAD_SIZE,
-            scale=self.sharpness / HEAD_SIZE**0.5,
-            window=self.window,
-            sinks=torch.linspace(-1.0, 2.0, MASS_HEADS) if self.biases else None,
-        )
-
-    @property
-    def chains(self) -> ChainSlots:
-        more = {"ahead": self.ahead, "causal": self.causal, "seen": 8}
-        return on_host(chains_of(self.k, (40, 7, 63), (30, 9, 63), self.sinks, **more))
-
-    def both(self) -> tuple[torch.Tensor, ...]:
-        """By torch by head, and by machine code the mean; then the masses by distance by torch and
-        by machine code, which are NaN unless they are defined."""
-        layer, kind, chains = self.layer(), self.kind, self.chains
-        reader = self.reader(layer)
-        generator = torch.Generator().manual_seed(9)
-        # One block for any chain is left of what the longest needs.
-        table = torch.randint(0, PAGES, (4, 10), generator=generator, dtype=torch.int32)
-        every = 2 * torch.randn(3, DEPTHS, MASS_HEADS * HEAD_SIZE, generator=generator)
-        queries = every[:, : self.k]
-        slots = int(chains.position.max()) + self.ahead + self.k
-        bins = torch.full((3, self.k, len(edges_of(self.longest))), torch.nan)
-        wanted = masses(
-            queries,
-            lambda q: reader.score(q, layer.kv_cache, table[:3], slots),
-            chains,
-            kind,
-            bins if self.causal else None,
-        )
-        meter = PackedMeter({"layer": self.attention(layer)}, DTYPES[self.dtype])
-        assert meter.takes(3 * self.k * MASS_HEADS * slots)
-        with torch.inference_mode():  # as vLLM's workers do
-            room = torch.full((3, DEPTHS, 5), -1.0)
-            # As in a row of the buffers: other layers' numbers lie between.
-            distances = torch.full((3, DEPTHS, 2, bins.shape[-1]), torch.nan)
-        mean = room[:, : self.k].numpy()
-        by_distance = distances[:, : self.k, 1] if self.causal else None
-        fill = meter.plan([MassJob("layer", queries, None, mean, table, by_distance)], chains)
-        assert fill is not None
-        table.fill_(0)  # the engine goes on
-        chains.position[:] = 0
-        fill()
-        assert (room[:, self.k :] == -1.0).all(), "nothing else is written"
-        assert distances[:, :, 0].isnan().all()
-        return wanted, room[:, : self.k], bins, distances[:, : self.k, 1]
+        return PackedMeter({"layer": self.attention}, dtype)
 
 
+PACKED = Packed()
 SITUATIONS: tuple[dict[str, Any], ...] = (
     {},
-    {"k": 2},
-    {"k": 2, "longest": 2},
-    {"k": 1, "longest": 1},
-    {"window": 6, "biases": True, "longest": 7},
+    {"depths": 2},
+    {"depths": 2, "longest": 2},
+    {"depths": 1, "longest": 1},
+    {"window": 6, "bias": True, "longest": 7},
     {"shuffled": True},
-    {"dtype": "bfloat16"},
-    {"dtype": "bfloat16", "shuffled": True},
+    {"dtype": torch.bfloat16},
+    {"dtype": torch.bfloat16, "shuffled": True},
     {"window": 6},
-    {"window": 30, "biases": True},
-    {"biases": True},
+    {"window": 30, "bias": True},
+    {"bias": True},
     {"causal": False, "ahead": 1},
     {"ahead": 2},
-    {"sinks": ()},
-    {"sinks": (0, 9, 35)},
+    {"sink_slots": ()},
+    {"sink_slots": (0, 9, 35)},
     {"sharpness": 40.0},
 )
 
 
 @pytest.mark.parametrize("changes", SITUATIONS, ids=str)
 def test_machine_code_and_torch_agree(changes: dict[str, Any]) -> None:
-    situation = Situation(**changes)
-    wanted, mean, wanted_bins, bins = situation.both()
+    case = replace(PACKED, **changes)
+    k, layer, chains = case.depths, case.attention, on_host(case.chains)
+    generator = torch.Generator().manual_seed(9)
+    # One block for any chain is left of what the longest needs.
+    table = torch.randint(0, PAGES, (4, 10), generator=generator, dtype=torch.int32)
+    queries = 2 * torch.randn(3, DEPTHS, case.heads * case.size, generator=generator)[:, :k]
+    slots, wanted_bins = max(case.positions) + case.ahead + k, case.bins()
+    wanted = masses(
+        queries,
+        lambda q: layer.reader.score(q, layer.cache(), table[:3], slots),
+        chains,
+        case.kind,
+        wanted_bins if case.causal else None,
+    )
+    meter = case.meter(case.dtype)
+    assert meter.takes(3 * k * case.heads * slots)
+    with torch.inference_mode():  # as vLLM's workers do
+        room = torch.full((3, DEPTHS, 5), -1.0)
+        # As in a row of the buffers: other layers' numbers lie between.
+        distances = torch.full((3, DEPTHS, 2, wanted_bins.shape[-1]), torch.nan)
+    mean, bins = room[:, :k], distances[:, :k, 1]
+    job = MassJob("layer", queries, None, mean.numpy(), table, bins if case.causal else None)
+    fill = meter.plan([job], chains)
+    assert fill is not None
+    table.fill_(0)  # the engine goes on
+    chains.position[:] = 0
+    fill()
+    assert (room[:, k:] == -1.0).all() and distances[:, :, 0].isnan().all(), "nothing else"
     torch.testing.assert_close(mean, wanted.mean(2), rtol=0, atol=2e-6, equal_nan=True)
-    assert situation.sinks == () or wanted.isfinite().any()
+    assert case.sink_slots == () or wanted.isfinite().any()
     torch.testing.assert_close(bins, wanted_bins, rtol=0, atol=2e-6, equal_nan=True)
-    assert bins.isfinite().all() if situation.causal else bins.isnan().all()
+    assert bins.isfinite().all() if case.causal else bins.isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_other_keys_are_left_to_torch(dtype: torch.dtype) -> None:
-    assert not Situation().meter(dtype).takes(1)
-
-
-def test_so_are_caches_of_another_type_than_the_drafters() -> None:
-    situation = Situation()
-    meter = situation.meter(torch.bfloat16)
-    queries, mean = torch.zeros(3, DEPTHS, MASS_HEADS * HEAD_SIZE), np.zeros((3, DEPTHS, 5))
-    table = torch.zeros(3, 10, dtype=torch.int32)
-    wanted = MassJob("layer", queries, None, mean, table)
-    assert meter.plan([wanted], situation.chains) is None
-
-
-def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter = Situation().meter(torch.float32)
+def test_what_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of other types, caches of another type than the drafter's, and much on many cores."""
+    assert not PACKED.meter(torch.float16).takes(1)
+    assert not PACKED.meter(torch.float64).takes(1)
+    queries, mean = torch.zeros(3, DEPTHS, 4 * 16), np.zeros((3, DEPTHS, 5))
+    wanted = MassJob("layer", queries, None, mean, torch.zeros(3, 10, dtype=torch.int32))
+    assert PACKED.meter(torch.bfloat16).plan([wanted], on_host(PACKED.chains)) is None
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert meter.takes(MANY_SCORES)
-    assert not meter.takes(MANY_SCORES + 1)
+    takes = PACKED.meter(torch.float32).takes
+    assert takes(MANY_SCORES) and not takes(MANY_SCORES + 1)
 
 
-def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:
-    beside, go, seen = SideThread(), threading.Event(), list[int]()
-
-    def work() -> bool:
-        go.wait(10)
-        seen.append(threading.get_ident())
-        return True
-
-    job = Job()
-    beside.post(job, work)
-    assert (seen, beside.busy, job.is_done) == ([], True, False)
-    go.set()
-    beside.join()
-    assert seen and seen[0] != threading.get_ident()
-    assert (beside.busy, job.is_done, job.failed) == (False, True, False)
-    beside.join()
-
-
-def test_jobs_run_in_order_and_say_whether_they_failed() -> None:
-    beside, order = SideThread(), list[int]()
+def test_jobs_run_in_order_on_another_thread_and_join_waits_for_them() -> None:
+    beside, go, order = SideThread(), threading.Event(), list[tuple[int, bool]]()
     jobs = [Job() for _ in range(3)]
     for number, job in enumerate(jobs):
 
         def work(number: int = number) -> bool:
-            order.append(number)
+            go.wait(10)
+            order.append((number, threading.current_thread() is threading.main_thread()))
             return number != 1
 
         beside.post(job, work)
+    assert (order, beside.busy, jobs[0].is_done) == ([], True, False)
+    go.set()
     beside.join()
-    assert order == [0, 1, 2]
-    assert [job.failed for job in jobs] == [False, True, False]
+    assert (order, beside.busy) == ([(0, False), (1, False), (2, False)], False)
+    assert [(job.is_done, job.failed) for job in jobs] == [
+        (True, False),
+        (True, True),
+        (True, False),
+    ]
     assert all(job.spent_s >= 0 for job in jobs)
+    beside.join()
 
 
 def test_what_ends_its_thread_has_failed_and_keeps_nobody_waiting() -> None:
@@ -359,14 +303,8 @@ def test_the_first_process_says_what_cores_there_are() -> None:
     mine = min(os.sched_getaffinity(0))
 
     def child(**more: str) -> str:
-        plain = {name: value for name, value in os.environ.items() if name != settings.CORES}
-        return subprocess.run(
-            [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{mine}}}); {script}"],
-            env={**plain, **more},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        bound = f"import os; os.sched_setaffinity(0, {{{mine}}}); {script}"
+        return run_python("-c", bound, **more).stdout.strip()
 
     assert child() == f"[{mine}] {mine}"
     said = f"{mine},{mine + 7}"

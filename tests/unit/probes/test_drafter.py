@@ -14,7 +14,6 @@ import torch
 from support.runs import Spec, manifest
 from torch import nn
 
-from driftscope.trace.manifest import Manifest
 from driftscope_probes.discovery import ROWS, Anatomy, anatomy_of, made_up
 from driftscope_probes.drafter import CapturedLayers, captured_by, named_layers, with_captured
 from driftscope_probes.engine import DraftStep
@@ -38,19 +37,22 @@ class Target(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("asked", "captured"),
+    ("asked", "named", "captured", "source"),
     [
-        ((2, 4, 5), (2, 4, 5)),
-        ((3, 1, 2), (1, 2, 3)),  # vLLM hands them on as the layers run
-        ((2, 3, 3), (2, 3)),
-        ((2, 1, -1), (1, 2)),  # vLLM's default for a target of two layers
-        ((), ()),
+        ((2, 4, 5), (2, 4, 5), (2, 4, 5), "config"),
+        ((2, 4, 5), None, (2, 4, 5), "engine default"),
+        ((3, 1, 2), None, (1, 2, 3), "engine default"),  # vLLM hands them on as the layers run
+        ((2, 3, 3), None, (2, 3), "engine default"),
+        ((2, 1, -1), None, (1, 2), "engine default"),  # its default for a target of two layers
+        ((), None, (), None),
     ],
 )
 def test_a_layer_is_captured_once_and_in_the_order_of_the_network(
-    asked: tuple[int, ...], captured: tuple[int, ...]
+    asked: tuple[int, ...], named: Any, captured: tuple[int, ...], source: str | None
 ) -> None:
-    assert captured_by(Target(asked), lambda: None).layers == captured
+    """The engine's own reading of the config says where they come from."""
+    wanted = CapturedLayers(layers=captured, source=source) if captured else CapturedLayers()
+    assert captured_by(Target(asked), lambda: named) == wanted
 
 
 def test_a_target_of_transformers_names_them_in_its_keys() -> None:
@@ -60,45 +62,38 @@ def test_a_target_of_transformers_names_them_in_its_keys() -> None:
     assert captured_by(target, lambda: (2, 14)).layers == (2, 14)
 
 
-def test_the_engines_own_reading_of_the_config_says_where_they_come_from() -> None:
-    target = Target((1, 2, 3))
-    assert captured_by(target, lambda: (1, 2, 3)).source == "config"
-    assert captured_by(target, lambda: None).source == "engine default"
-    assert captured_by(Target(()), lambda: None) == CapturedLayers()
+KEY = "eagle_aux_hidden_state_layer_ids"
 
 
-def _with(layers: tuple[int, ...], states: int = 3, **config: Any) -> Manifest:
+@pytest.mark.parametrize(
+    ("layers", "named", "words"),
+    [
+        ((2, 4, 5), None, None),
+        ((2, 3), None, "hands over 2 captured layers (2, 3) and the drafter combines 3"),
+        # vLLM's V2 runner reads no layers in `eagle_config`; no runner keeps their order.
+        ((2, 4, 5), [1, 2, 3], "names the target layers 1, 2, 3, but this engine captured"),
+        ((2, 4, 5), [4, 2, 5], "names the target layers 4, 2, 5, but this engine captured"),
+    ],
+)
+def test_the_manifest_names_them_and_points_out_what_does_not_fit(
+    layers: tuple[int, ...], named: list[int] | None, words: str | None
+) -> None:
     captured = CapturedLayers(layers=layers, source="engine default")
-    return with_captured(manifest(Spec()), captured, states, SimpleNamespace(**config))
-
-
-def test_the_manifest_names_them() -> None:
-    found = _with((2, 4, 5))
-    assert (found.aux_layers, found.aux_layers_source) == ((2, 4, 5), "engine default")
-    assert found.notes == ()
-
-
-def test_a_drafter_that_combines_more_states_than_the_target_captures_is_pointed_out() -> None:
-    found = _with((2, 3))
-    assert (found.aux_layers, found.aux_layers_source) == ((), None)
-    (note,) = found.notes
-    assert "hands over 2 captured layers (2, 3) and the drafter combines 3" in note
-    assert "eagle_aux_hidden_state_layer_ids" in note
-
-
-@pytest.mark.parametrize("named", [[1, 2, 3], [4, 2, 5]])
-def test_a_config_that_the_engine_does_not_follow_is_pointed_out(named: list[int]) -> None:
-    """vLLM's V2 runner reads no layers in `eagle_config`; no runner keeps their order."""
-    found = _with((2, 4, 5), eagle_config={"eagle_aux_hidden_state_layer_ids": named})
-    assert found.aux_layers == (2, 4, 5)
-    (note,) = found.notes
-    assert f"names the target layers {', '.join(map(str, named))}, but this engine captured" in note
+    config = SimpleNamespace(eagle_config={KEY: named}) if named else SimpleNamespace()
+    found = with_captured(manifest(Spec()), captured, 3, config)
+    fits = len(layers) == 3
+    wanted = (layers, "engine default") if fits else ((), None)
+    assert (found.aux_layers, found.aux_layers_source) == wanted
+    assert len(found.notes) == (words is not None)
+    for note in found.notes:
+        assert str(words) in note
+        assert fits or KEY in note
 
 
 def test_a_config_may_name_them_in_two_places() -> None:
-    key = "eagle_aux_hidden_state_layer_ids"
-    assert named_layers(SimpleNamespace(**{key: [0, 5]}, eagle_config={key: [1]})) == (0, 5)
-    assert named_layers(SimpleNamespace(eagle_config={key: [1, 2]})) == (1, 2)
+    both = SimpleNamespace(**{KEY: [0, 5]}, eagle_config={KEY: [1]})
+    assert named_layers(both) == (0, 5)
+    assert named_layers(SimpleNamespace(eagle_config={KEY: [1, 2]})) == (1, 2)
     assert named_layers(SimpleNamespace(eagle_config=None)) == ()
     assert named_layers(SimpleNamespace()) == ()
 
@@ -134,30 +129,26 @@ def _called(seam: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
     return seam(type(owner).propose if hasattr(owner, "propose") else None)(owner, *args, **kwargs)
 
 
+def _v1(discarded: list[bool], **proposer: Any) -> tuple[Any, np.ndarray]:
+    """Return a proposer of a V1 runner, and which of its requests are prefilling."""
+    mask = np.array(discarded)
+    batch = SimpleNamespace(num_reqs=min(2, len(mask)), req_ids=["a", "b", None], hidden=HIDDEN)
+    discard = SimpleNamespace(np=mask)
+    runner = SimpleNamespace(input_batch=batch, discard_request_mask=discard, num_spec_tokens=2)
+    return SimpleNamespace(_driftscope_runner=runner, **proposer), mask
+
+
 def test_a_step_of_the_v1_runner() -> None:
     common = SimpleNamespace(hidden=HIDDEN, max_seq_len=9)
-    runner = SimpleNamespace(
-        input_batch=SimpleNamespace(num_reqs=2, req_ids=["a", "b", None], hidden=HIDDEN),
-        discard_request_mask=SimpleNamespace(np=np.array([False, True, False])),
-    )
-    call = {
-        "common_attn_metadata": common,
-        "num_speculative_tokens": 3,
-        "target_hidden_states": HIDDEN,
-    }
-    proposer = SimpleNamespace(hidden=HIDDEN, _driftscope_runner=runner)
-    step = _called(runner_v1._propose, proposer, **call).step()
-    runner.discard_request_mask.np[:] = True
+    call = {"common_attn_metadata": common, "target_hidden_states": HIDDEN}
+    proposer, mask = _v1([False, True, False], hidden=HIDDEN)
+    step = _called(runner_v1._propose, proposer, **call, num_speculative_tokens=3).step()
+    mask[:] = True
     assert _checked(step) == (("a", "b"), b"\0\1", 3), "of then"
 
 
 def test_a_step_of_a_drafter_that_is_called_with_another_k() -> None:
-    runner = SimpleNamespace(
-        input_batch=SimpleNamespace(num_reqs=1, req_ids=["a"], hidden=HIDDEN),
-        discard_request_mask=SimpleNamespace(np=np.array([True])),
-        num_spec_tokens=2,
-    )
-    proposer = SimpleNamespace(_driftscope_runner=runner)
+    proposer, _ = _v1([True])
     drafted = _called(runner_v1._propose_lookup, proposer, HIDDEN)
     assert (drafted.k, _checked(drafted.step())) == (2, (("a",), b"\1", 2))
     asked = _called(runner_v1._propose_lookup, proposer, HIDDEN, num_speculative_tokens=1)
@@ -255,21 +246,20 @@ def _neither(_: Any, hidden: torch.Tensor, residual: torch.Tensor) -> Any:
     return 3 * (hidden + residual)
 
 
-def _found(give: Any, *, fed: bool = True, norm: Any = None) -> Anatomy:
-    model = Drafter(give)
-    if norm is not None:
-        model.norm = norm
-    states = made_up(torch.empty(ROWS, WIDTH))
-    anatomy = anatomy_of(
-        model,
-        {"a": model.layer.attention, "b": Attention()},
-        lambda: model(states.clone()),
-        fed=fed,
-    )
-    assert not model.ran_compiled
+def _untouched(model: Drafter) -> None:
     assert model.do_not_compile is False
     assert not any(module._forward_hooks for module in model.modules())
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+def _found(give: Any, *, fed: bool = True, norm: Any = None) -> Anatomy:
+    model = Drafter(give)
+    model.norm = norm or model.norm
+    states = made_up(torch.empty(ROWS, WIDTH))
+    layers = {"a": model.layer.attention, "b": Attention()}
+    anatomy = anatomy_of(model, layers, lambda: model(states.clone()), fed=fed)
+    assert not model.ran_compiled
+    _untouched(model)
     return anatomy
 
 
@@ -300,19 +290,11 @@ class LayerNorm(nn.Module):
 def test_a_norm_that_hands_on_something_else_than_it_normed_is_not_tapped() -> None:
     found = _found(_normed, norm=LayerNorm())
     assert (found.outputs, found.norms) == ({"postnorm_rms": 0, "fed_rms": -1}, ())
-
-
-def test_a_drafter_that_is_fed_nothing_has_no_fed_state() -> None:
-    assert _found(_normed, fed=False).outputs == {"postnorm_rms": 0}
+    assert _found(_normed, fed=False).outputs == {"postnorm_rms": 0}, "fed nothing"
 
 
 def test_a_forward_that_fails_leaves_nothing_behind() -> None:
-    def fail(*_: Any) -> Any:
-        raise RuntimeError("no cache")
-
-    model = Drafter(fail)
-    states = torch.ones(ROWS, WIDTH)
-    with pytest.raises(RuntimeError, match="no cache"):
+    model, states = Drafter(lambda *_: 1 / 0), torch.ones(ROWS, WIDTH)
+    with pytest.raises(ZeroDivisionError):
         anatomy_of(model, {}, lambda: model(states), fed=True)
-    assert not any(module._forward_hooks for module in model.modules())
-    assert not any("forward" in vars(module) for module in model.modules())
+    _untouched(model)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from driftscope.vocabulary import MASSES
 from driftscope_probes import encoder as encoder_module
 from driftscope_probes.buffers import NO_MARKS, ChainBuffers, DeviceMarks, HostRing, Landing, Layout
 from driftscope_probes.encoder import END, ChainEncoder, CostFeedback, EncoderOptions
-from driftscope_probes.engine import NO_LENGTHS, DraftStep
+from driftscope_probes.engine import DraftStep
 from driftscope_probes.sampler import AIM, LEAST_RATE, SEEN, Sampler
 from driftscope_probes.step_record import Capture, StepRecord
 from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules, prompt_lengths
@@ -37,12 +36,10 @@ def _landing(values: torch.Tensor) -> Landing:
 
 
 def _step(*prefilling: bool, k: int = K) -> DraftStep:
-    batch = len(prefilling)
-    return DraftStep(
-        requests=tuple(f"r{b}" for b in range(batch)),
-        prefilling=bytes(prefilling),
-        k=k,
-    )
+    return DraftStep(tuple(f"r{b}" for b in range(len(prefilling))), bytes(prefilling), k)
+
+
+BOTH = _step(False, False)
 
 
 def _values(step: DraftStep, position: int = 20) -> torch.Tensor:
@@ -60,37 +57,16 @@ def _values(step: DraftStep, position: int = 20) -> torch.Tensor:
     return buffers.values
 
 
-def _finished(
-    step: DraftStep | None,
-    *,
-    recorded: bool = True,
-    ids: torch.Tensor | None = None,
-    distance_mass: Landing | None = None,
-    chosen: Any = None,
-    **changes: Any,
-) -> StepRecord:
-    capture = scheduled = None
-    if step is not None and not recorded:
-        scheduled = _scheduled(step)
-    if step is not None and recorded:
-        capture = Capture(
-            step=step,
-            prompt_tokens=np.arange(10, 10 + len(step.requests)),
-            chosen=chosen,
-            values=_landing(_values(step, changes.pop("position", 20))),
-            ids=None if ids is None else _landing(ids.to(torch.int32).view(torch.float32)),
-            distance_mass=distance_mass,
-            execution="eager",
-        )
-    new = getattr(changes.get("scheduled", scheduled), "scheduled_new_reqs", [])
-    lengths = prompt_lengths(new)
+def _passed(step: DraftStep | None, **changes: Any) -> StepRecord:
+    """Return a step that was not recorded; None: without a draft."""
+    scheduled = changes.pop("scheduled", None if step is None else _scheduled(step))
     plain = {
         "number": 4,
         "time_s": 1.5,
         "scheduled": scheduled,
-        "lengths": lengths,
+        "lengths": prompt_lengths(getattr(scheduled, "scheduled_new_reqs", [])),
         "k": None if step is None else step.k,
-        "capture": capture,
+        "capture": None,
         "marks": NO_MARKS,
         "rate": 0.25,
         "requests": len(step.requests) if step else 0,
@@ -102,12 +78,32 @@ def _finished(
     return StepRecord(**{**plain, **changes})  # type: ignore[arg-type]
 
 
+def _finished(
+    step: DraftStep,
+    *,
+    ids: torch.Tensor | None = None,
+    distance_mass: Landing | None = None,
+    chosen: Any = None,
+    position: int = 20,
+    **changes: Any,
+) -> StepRecord:
+    capture = Capture(
+        step=step,
+        prompt_tokens=np.arange(10, 10 + len(step.requests)),
+        chosen=chosen,
+        values=_landing(_values(step, position)),
+        ids=None if ids is None else _landing(ids.to(torch.int32).view(torch.float32)),
+        distance_mass=distance_mass,
+        execution="eager",
+    )
+    return _passed(step, **{"scheduled": None, "capture": capture, **changes})
+
+
 def _scheduled(step: DraftStep) -> Any:
     """Return a schedule of prompts of ten tokens; a prompt that continues has one token left."""
-    tokens = {
-        name: 10 - goes_on for name, goes_on in zip(step.requests, step.prefilling, strict=True)
-    }
-    return schedule(tokens, new=dict.fromkeys(step.requests, (10,)))
+    tokens = [10 - goes_on for goes_on in step.prefilling]
+    ten = dict.fromkeys(step.requests, (10,))
+    return schedule(dict(zip(step.requests, tokens, strict=True)), new=ten)
 
 
 @pytest.fixture
@@ -148,23 +144,21 @@ def _rows(encoder: ChainEncoder, record: str, *done: StepRecord) -> list[dict[st
 
 
 def test_chains_wait_for_the_step_that_verifies_them(encoder: ChainEncoder) -> None:
-    first = _finished(_step(False, False))
-    capture = first.capture
-    assert capture is not None
-    capture.awaited = True
+    """But not at the end of a run."""
+    first = _finished(BOTH)
+    assert first.capture is not None
+    first.capture.awaited = True
     assert not _chains(encoder, first)
-    capture.near_misses = _landing(torch.tensor([[3.0, 0.25, 1.0], [torch.nan] * 3]))
-    rejected, accepted = _chains(encoder, _finished(None))
+    near = torch.tensor([[3.0, 0.25, 1.0], [torch.nan] * 3])
+    first.capture.near_misses = _landing(near)
+    rejected, accepted = _chains(encoder, _passed(None))
     assert (rejected.target_token_rank, rejected.rejected_closeness) == (3, 0.25)
     assert rejected.rejected_excluded is True
     assert accepted.target_token_rank is accepted.rejected_excluded is None
-
-
-def test_no_chain_waits_at_the_end_of_a_run(encoder: ChainEncoder) -> None:
-    done = _finished(_step(False, False))
-    assert done.capture is not None
-    done.capture.awaited = True
-    blocks = encoder.handed_over([tuple(done), END])
+    last = _finished(BOTH)
+    assert last.capture is not None
+    last.capture.awaited = True
+    blocks = encoder.handed_over([tuple(last), END])
     assert [block.rows for block in blocks if block.record == "draft"] == [2]
 
 
@@ -177,7 +171,7 @@ def test_hooks_that_take_longer_than_their_step_leave_a_readable_status(
 
 
 def test_a_step_comes_before_its_chains(encoder: ChainEncoder) -> None:
-    steps, *chains = encoder.rows([_finished(_step(False, False))])
+    steps, *chains = encoder.rows([_finished(BOTH)])
     (step,) = steps.to_batch().to_pylist()
     assert StepRow(**step) == StepRow(
         step=4,
@@ -196,7 +190,7 @@ def test_a_step_comes_before_its_chains(encoder: ChainEncoder) -> None:
 
 
 def test_a_chain_has_its_own_requests_numbers(encoder: ChainEncoder) -> None:
-    first, second = _chains(encoder, _finished(_step(False, False)))
+    first, second = _chains(encoder, _finished(BOTH))
     assert (first.request, second.request) == ("r0", "r1")
     assert (second.position, second.prompt_tokens) == (21, 11)
     assert (second.step, second.batch, second.k, second.layers) == (4, 2, K, LAYERS)
@@ -204,13 +198,8 @@ def test_a_chain_has_its_own_requests_numbers(encoder: ChainEncoder) -> None:
     assert second.execution == "eager"
     assert second.in_rms == [101.0, 102.0, 103.0], "of the chain's own length"
     assert second.sink_mass == pytest.approx([2.0, 2.1, 3.0, 3.1, 4.0, 4.1]), "depth-major"
-    assert second.aux_rms == [0.0, 1.0]
-    assert (first.fc_rms, second.fc_rms) == (0.5, 1.5)
-
-
-def test_what_the_drafter_does_not_have_is_none(encoder: ChainEncoder) -> None:
-    (chain,) = _chains(encoder, _finished(_step(False)))
-    absent = {name for name, value in asdict(chain).items() if value is None}
+    assert (second.aux_rms, first.fc_rms, second.fc_rms) == ([0.0, 1.0], 0.5, 1.5)
+    absent = {name for name, value in asdict(first).items() if value is None}
     optional = {"token_ids", "distance_mass"}
     assert absent >= {"null_mass", "aux_norm_rms", "prompt_mass", "entropy", *optional}
 
@@ -243,30 +232,30 @@ def test_token_ids_only_when_they_are_to_be_kept(
 ) -> None:
     served = torch.tensor([[1, 2, 3], [4, 5, 70000]])
     ids = torch.cat((served, served), -1)
-    (_, chain) = _chains(encoder, _finished(_step(False, False), ids=ids))
+    (_, chain) = _chains(encoder, _finished(BOTH, ids=ids))
     assert chain.token_ids == [4, 5, 70000]
-    (_, chain) = _chains(_encoder(writer), _finished(_step(False, False), ids=ids))
+    (_, chain) = _chains(_encoder(writer), _finished(BOTH, ids=ids))
     assert chain.token_ids is None
 
 
-def test_prefilling_requests_are_dropped(encoder: ChainEncoder) -> None:
-    (step,) = _steps(encoder, _finished(_step(True, False, True)))
+def test_prefilling_requests_are_dropped_and_marked_as_chunked_for_good(
+    encoder: ChainEncoder,
+) -> None:
+    done = _finished(_step(True, False, True))
+    (step,) = _steps(encoder, done)
     assert (step.requests, step.chains) == (3, 1)
-    (chain,) = _chains(encoder, _finished(_step(True, False, True)))
+    (chain,) = _chains(encoder, done)
     assert (chain.request, chain.batch, chain.fc_rms) == ("r1", 3, 1.5)
-
-
-def test_a_request_seen_prefilling_is_marked_as_chunked_for_good(encoder: ChainEncoder) -> None:
-    assert [c.chunked_prefill for c in _chains(encoder, _finished(_step(True, False)))] == [False]
+    assert chain.chunked_prefill is False
     for _ in range(2):
-        later = _chains(encoder, _finished(_step(False, False)))
+        later = _chains(encoder, _finished(BOTH))
         assert [chain.chunked_prefill for chain in later] == [True, False]
 
 
 def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: ChainEncoder) -> None:
-    (step,) = _steps(encoder, _finished(_step(True, False), recorded=False))
+    (step,) = _steps(encoder, _passed(_step(True, False)))
     assert (step.recorded, step.chains, step.k) == (False, 1, K)
-    later = _chains(encoder, _finished(_step(False, False)))
+    later = _chains(encoder, _finished(BOTH))
     assert [chain.chunked_prefill for chain in later] == [True, False]
 
 
@@ -286,44 +275,46 @@ def test_a_runner_that_differs_from_its_schedules_is_believed_and_told(
 def test_a_schedule_that_cannot_be_read_costs_no_row(
     encoder: ChainEncoder, writer: TraceWriter, tmp_path: Path
 ) -> None:
-    done = _finished(_step(False), recorded=False, scheduled=object())
-    assert [step.chains for step in _steps(encoder, done)] == [1]
+    (step,) = _steps(encoder, _passed(_step(False), scheduled=object()))
+    assert step.chains == 1
     writer.close()
     assert read_statuses(tmp_path / "run")[0].errors == {"prefilling": 1}
 
 
 def test_faults_in_the_drafters_cache_are_remembered(writer: TraceWriter) -> None:
-    encoder, step = _encoder(writer, faults=CacheFaultTracker()), _step(False, False)
-    ran_without_the_drafter = _finished(None, scheduled=_scheduled(step))
+    encoder, step = _encoder(writer, faults=CacheFaultTracker()), BOTH
+    ran_without_the_drafter = _passed(None, scheduled=_scheduled(step))
     again = _finished(step, scheduled=schedule(going_on=dict.fromkeys(step.requests, 10)))
     found = _chains(encoder, ran_without_the_drafter, again)
     assert [chain.chunked_prefill for chain in found] == [True, True]
 
 
+@dataclass
+class Event:
+    at_s: float
+    reached: bool = False
+
+    def synchronize(self) -> None:
+        self.reached = True
+
+    def elapsed_time(self, later: Event) -> float:
+        assert later.reached, "read before the device was there"
+        return (later.at_s - self.at_s) * 1000
+
+
 def test_times_on_the_device_lie_between_marks(encoder: ChainEncoder) -> None:
-    class Event(SimpleNamespace):
-        reached = False
-
-        def synchronize(self) -> None:
-            self.reached = True
-
-        def elapsed_time(self, later: Any) -> float:
-            assert later.reached, "read before the device was there"
-            return float(later.ms - self.ms)
-
-    marks = DeviceMarks([Event(ms=ms) for ms in (1.0, 3.5, 4.0)])
-    (step,) = _steps(encoder, _finished(_step(False), marks=marks))
-    assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, 0.0005)
-    marks = DeviceMarks([Event(ms=ms) for ms in (1.0, 3.5)])
-    (step,) = _steps(encoder, _finished(_step(False), recorded=False, marks=marks))
-    assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, None)
+    events = [Event(at_s) for at_s in (0.125, 0.375, 0.5)]
+    (step,) = _steps(encoder, _finished(_step(False), marks=DeviceMarks(events)))
+    assert (step.gpu_draft_s, step.gpu_probe_s) == (0.25, 0.125)
+    (step,) = _steps(encoder, _passed(_step(False), marks=DeviceMarks(events[:2])))
+    assert (step.gpu_draft_s, step.gpu_probe_s) == (0.25, None)
 
 
 def test_what_a_step_took_is_told_to_the_sampler(writer: TraceWriter) -> None:
     sampler = Sampler(every=4)
     recorded = _finished(_step(False), step_s=2.0, probe_s=0.5, core_s=0.25)
-    passed = _finished(_step(False), recorded=False, step_s=2.0, probe_s=0.25, core_s=0.25)
-    idle = _finished(None, recorded=False, step_s=9.0, probe_s=0.0)
+    passed = _passed(_step(False), step_s=2.0, probe_s=0.25, core_s=0.25)
+    idle = _passed(None, step_s=9.0, probe_s=0.0)
     _encoder(writer, sampler).rows([recorded, *[passed] * 3, *[idle] * 9])
     costs = sampler.costs
     assert costs.step_s == 1.75, "without the probe's share, and only of steps that draft"
@@ -331,44 +322,52 @@ def test_what_a_step_took_is_told_to_the_sampler(writer: TraceWriter) -> None:
     assert costs.recorded_s == pytest.approx(0.75, abs=0.1)
 
 
+class Clock:
+    """Stands in for the encoder's clocks."""
+
+    wall_s = thread_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.wall_s
+
+    def thread_time(self) -> float:
+        return self.thread_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(encoder_module, "time", made)
+    return made
+
+
 def test_a_recorded_step_does_not_pay_for_the_rows_of_the_others(
-    writer: TraceWriter, monkeypatch: pytest.MonkeyPatch
+    writer: TraceWriter, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, rows_of_steps = [0.0], encoder_module.step_rows
+    rows_of_steps = encoder_module.step_rows
 
     def slow(*given: Any) -> Any:
-        clock[0] += 5.0
+        clock.thread_s += 5.0
         return rows_of_steps(*given)
 
     monkeypatch.setattr(encoder_module, "step_rows", slow)
-    monkeypatch.setattr(
-        encoder_module, "time", SimpleNamespace(thread_time=lambda: clock[0], monotonic=lambda: 0.0)
-    )
-    sampler = Sampler(every=4)
-    encoder = _encoder(writer, sampler)
-    encoder.rows([*[_finished(_step(False), recorded=False)] * 9, _finished(_step(False))])
+    encoder = _encoder(writer, sampler := Sampler(every=4))
+    encoder.rows([*[_passed(_step(False))] * 9, _finished(_step(False))])
     assert sampler.costs.recorded_s < 5.0
 
 
 @pytest.mark.parametrize(("passed_s", "share"), [(0.4, 1.0), (4.0, 0.1)])
 def test_what_else_the_writers_thread_takes_counts_for_the_steps_that_it_met(
-    passed_s: float, share: float, writer: TraceWriter, monkeypatch: pytest.MonkeyPatch
+    passed_s: float, share: float, writer: TraceWriter, clock: Clock
 ) -> None:
     """The thread also works while the engine has no request: of four seconds with 0.4 s of steps, a
     tenth of its time met a step."""
-    clock = [0.0]
-    monkeypatch.setattr(
-        encoder_module,
-        "time",
-        SimpleNamespace(monotonic=lambda: clock[0], thread_time=lambda: 0.0),
-    )
-    sampler = Sampler(every=4)
-    encoder = _encoder(writer, sampler)
-    passed = _finished(_step(False), recorded=False, probe_s=0.0)
+    encoder = _encoder(writer, sampler := Sampler(every=4))
+    passed = _passed(_step(False), probe_s=0.0)
     writer.spent_s = 1.0  # before the first flush
     encoder.rows([passed] * 4)
     assert sampler.costs.passed_s == 0.0
-    writer.spent_s, clock[0] = 3.0, passed_s
+    writer.spent_s, clock.wall_s = 3.0, passed_s
     encoder.rows([passed._replace(time_s=0.1 * n, step_s=0.1) for n in range(4)])
     assert sampler.costs.passed_s == pytest.approx(share * 2.0 / 4)
 
@@ -386,11 +385,11 @@ def test_many_steps_at_once_give_what_each_gives_alone(encoder: ChainEncoder) ->
         distances = _landing(torch.ones(1, 4 * LAYERS * 8))
         return [
             _finished(_step(False, True), number=1, rate=0.5),
-            _finished(None, number=2),
+            _passed(None, number=2),
             _finished(_step(False, False, k=4), number=3, position=MAX_SLOTS - 3),
             _finished(_step(False), number=4, ids=ids),
             _finished(_step(False), number=5),
-            _finished(_step(True, False), number=6, recorded=False),
+            _passed(_step(True, False), number=6),
             _finished(_step(False), number=7, distance_mass=distances),
         ]
 
@@ -446,39 +445,19 @@ class Engine:
 
     def _step(self, number: int, begun: float, ended: float, marks: list[float]) -> StepRecord:
         recorded = len(marks) == 3
-        return StepRecord(
+        nothing: Any = object()
+        return _passed(
+            None,
             number=number,
             time_s=ended,
-            scheduled=None,
-            lengths=NO_LENGTHS,
             k=4,
-            capture=_captured() if recorded else None,
+            capture=Capture(nothing, nothing, None, values=nothing) if recorded else None,
             marks=DeviceMarks([Event(at_s) for at_s in marks]),
-            rate=1.0,
             requests=1,
             step_s=ended - begun,
             draft_s=0.0,
             probe_s=recorded * self.probe_host_s,
-            core_s=0.0,
         )
-
-
-@dataclass
-class Event:
-    at_s: float
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, other: Event) -> float:
-        return (other.at_s - self.at_s) * 1000
-
-
-def _captured() -> Capture:
-    values: Any = object()
-    step: Any = None
-    prompt: Any = None
-    return Capture(step, prompt, None, values=values)
 
 
 def _governed(engine: Engine, writer: TraceWriter) -> tuple[float, float, Sampler]:

@@ -27,6 +27,7 @@ def writer(tmp_path: Path) -> Iterator[TraceWriter]:
 
 
 def test_what_a_hook_raises_is_swallowed_and_counted(writer: TraceWriter, tmp_path: Path) -> None:
+    """But not an interrupt."""
     guard, seen = Guard(writer), {}
     assert guard.run("verify", lambda: 7) == 7
     assert not guard.failed
@@ -34,32 +35,16 @@ def test_what_a_hook_raises_is_swallowed_and_counted(writer: TraceWriter, tmp_pa
     assert guard.failed
     assert guard.run("attention", lambda: 1 / 0) is None
     assert guard.run("verify", lambda: seen["gone"]) is None
-    writer.close()
-    (status,) = read_statuses(tmp_path)
-    assert status.errors == {"verify": 2, "attention": 1}
-    assert status.first_error == "verify: KeyError: 'missing'"
 
-
-def test_an_interrupt_is_not_swallowed(writer: TraceWriter) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Guard(writer).run("verify", interrupted)
-
-
-def test_time_is_taken_whether_or_not_the_hook_works(writer: TraceWriter, tmp_path: Path) -> None:
-    guard = Guard(writer, adds_to=(writer,))
-
-    def slow() -> None:
-        time.sleep(0.02)
-        raise ValueError
-
-    guard.run("verify", slow)
-    guard.run("verify", lambda: time.sleep(0.02))
-    assert guard.taken_s >= 0.04
+        guard.run("verify", interrupted)
     writer.close()
-    assert read_statuses(tmp_path)[0].probe_s == pytest.approx(guard.taken_s, abs=1e-6)
+    (status,) = read_statuses(tmp_path)
+    assert status.errors == {"verify": 2, "attention": 1}
+    assert status.first_error == "verify: KeyError: 'missing'"
 
 
 @pytest.mark.parametrize(("when", "ran"), [("before", 0), ("after", 1)])
@@ -74,24 +59,30 @@ def test_the_test_switch_raises_in_every_hook(
     assert status.first_error == "verify: InjectedError: verify"
 
 
-def test_the_time_of_the_core_is_kept_for_the_workers_of_its_process(writer: TraceWriter) -> None:
+def test_the_time_of_the_core_is_kept_for_the_workers_of_its_process(
+    writer: TraceWriter, tmp_path: Path
+) -> None:
+    """Whether or not the hook works."""
     before, core, worker = CORE.probe_s, Guard(writer, adds_to=(writer, CORE)), Guard(writer)
-    for _ in range(2):
-        core.run("verify", lambda: time.sleep(0.01))
+
+    def slow() -> None:
+        time.sleep(0.01)
+        raise ValueError
+
+    core.run("verify", slow)
+    core.run("verify", lambda: time.sleep(0.01))
     worker.run("step_ended", lambda: time.sleep(0.01))
     assert core.taken_s >= 0.02
     assert CORE.probe_s - before == pytest.approx(core.taken_s, rel=1e-9)
     assert writer.probe_s == core.taken_s, "and that of a thread beside the engine by nobody"
+    writer.close()
+    assert read_statuses(tmp_path)[0].probe_s == pytest.approx(core.taken_s, abs=1e-6)
 
 
 class Base:
     def step(self, tokens: int, *, draft: bool = False) -> tuple[int, bool]:
         """Return the arguments."""
         return tokens, draft
-
-
-class Derived(Base):
-    pass
 
 
 def _doubled(original: Any) -> Callable[..., Any]:
@@ -101,40 +92,30 @@ def _doubled(original: Any) -> Callable[..., Any]:
     return step
 
 
-@pytest.fixture
-def module() -> SimpleNamespace:
-    return SimpleNamespace(Base=type("Base", (Base,), {"step": Base.step}), Derived=Derived)
-
-
-def test_every_object_of_a_hooked_class_calls_the_hook(module: SimpleNamespace) -> None:
+def test_every_object_of_a_hooked_class_calls_the_hook() -> None:
+    """The hooked method looks like the original."""
+    module = SimpleNamespace(Base=type("Base", (Base,), {"step": Base.step}))
     before = module.Base()
     hook_method(module, "Base.step", _doubled)
     assert before.step(3, draft=True) == (3, True, 3, True)
-    assert module.Base.step(before, 1) == (1, False, 1, False)
-    assert Base().step(3) == (3, False), "only of the class that was named"
-
-
-def test_a_hooked_method_looks_like_the_original(module: SimpleNamespace) -> None:
-    hook_method(module, "Base.step", _doubled)
     hooked = module.Base.step
+    assert hooked(before, 1) == (1, False, 1, False)
+    assert Base().step(3) == (3, False), "only of the class that was named"
     assert inspect.signature(hooked) == inspect.signature(Base.step)
     assert (hooked.__name__, hooked.__doc__) == ("step", Base.step.__doc__)
     assert hooked.__wrapped__ is Base.step
+    for name in ("Base.gone", "Gone.step"):
+        with pytest.raises(AttributeError):
+            hook_method(module, name, _doubled)
 
 
 def test_one_object_is_hooked_and_no_other() -> None:
-    one, other = Derived(), Derived()
+    one, other = Base(), Base()
     hook_object(one, "step", _doubled)
     assert one.step(2) == (2, False, 2, False)
     assert other.step(2) == (2, False)
-
-
-@pytest.mark.parametrize("name", ["Base.gone", "Gone.step"])
-def test_what_is_not_there_cannot_be_hooked(module: SimpleNamespace, name: str) -> None:
     with pytest.raises(AttributeError):
-        hook_method(module, name, _doubled)
-    with pytest.raises(AttributeError):
-        hook_object(Derived(), "gone", _doubled)
+        hook_object(one, "gone", _doubled)
 
 
 FOLDER = Path(driftscope_probes.__file__).parent
@@ -228,10 +209,6 @@ def _functions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
         yield from _functions(node, name)
 
 
-def _nodes(module: str) -> list[tuple[str, ast.AST]]:
-    return list(_functions(ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))))
-
-
 def waits(nodes: list[tuple[str, ast.AST]]) -> set[str]:
     """Functions with a call that may wait."""
     return {function for function, node in nodes if isinstance(node, ast.Call) and _waits(node)}
@@ -262,40 +239,32 @@ def _looped_over(node: ast.AST) -> list[ast.expr]:
     return [part.iter for part in getattr(node, "generators", ())]
 
 
-def _excused(table: dict[str, dict[str, str]], module: str) -> set[str]:
-    return {name for by_module in table.values() for name in by_module.get(module, "").split()}
-
-
 @pytest.mark.parametrize("module", STEP_PATH)
 def test_nothing_waits_for_the_device_or_loops_over_requests(module: str) -> None:
-    nodes = _nodes(module)
-    assert waits(nodes) == _excused(MAY_WAIT, module)
-    assert loops(nodes) == _excused(MAY_LOOP, module)
+    nodes = list(_functions(ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))))
+    for found, table in ((waits(nodes), MAY_WAIT), (loops(nodes), MAY_LOOP)):
+        excused = " ".join(functions.get(module, "") for functions in table.values())
+        assert found == set(excused.split())
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "finds"),
     [
-        "x.item()",
-        "x[0].tolist()",
-        "x.cpu()",
-        "x.detach().numpy()",
-        "torch.cuda.synchronize()",
-        "torch.cuda.current_stream().synchronize()",
-        "int(x.max())",
-        "float(x)",
-        "x.to('cpu')",
-        "mask.nonzero()",
+        ("x.item()", waits),
+        ("x[0].tolist()", waits),
+        ("x.cpu()", waits),
+        ("x.detach().numpy()", waits),
+        ("torch.cuda.synchronize()", waits),
+        ("torch.cuda.current_stream().synchronize()", waits),
+        ("int(x.max())", waits),
+        ("float(x)", waits),
+        ("x.to('cpu')", waits),
+        ("mask.nonzero()", waits),
+        ("[r for r in requests]", loops),
+        ("sum(r for r in requests)", loops),
+        ("{r: 1 for r in requests}", loops),
     ],
 )
-def test_a_wait_would_be_found(line: str) -> None:
-    nodes = list(_functions(ast.parse(f"def f(x):\n    return {line}")))
-    assert waits(nodes) == {"f"}
-
-
-@pytest.mark.parametrize(
-    "line", ["[r for r in requests]", "sum(r for r in requests)", "{r: 1 for r in requests}"]
-)
-def test_a_loop_would_be_found(line: str) -> None:
-    nodes = list(_functions(ast.parse(f"class C:\n    def f(self, requests):\n        {line}")))
-    assert loops(nodes) == {"C.f"}
+def test_a_wait_or_a_loop_would_be_found(line: str, finds: Any) -> None:
+    text = f"class C:\n    def f(self, x, requests):\n        {line}"
+    assert finds(list(_functions(ast.parse(text)))) == {"C.f"}

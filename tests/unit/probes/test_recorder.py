@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -18,18 +17,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from support.command import run_python
 from support.runs import verify
-from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, Worker, by_hand
+from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, Worker, by_hand, tiny_drafter
+from support.waiting import until
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from driftscope.trace.status import read_statuses
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
 from driftscope_probes import request_rows as module
-from driftscope_probes.buffers import SLOTS, ChainBuffers, HostRing
+from driftscope_probes.buffers import SLOTS, ChainBuffers, HostRing, Landing
 from driftscope_probes.chain import OptionalMasses
 from driftscope_probes.cpu_kernels import CompiledKernels
-from driftscope_probes.drafter import Drafter
 from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.meter import MassPlan
 from driftscope_probes.process_writer import open_writer, sample
@@ -37,6 +37,7 @@ from driftscope_probes.request_rows import ANSWER_TOKENS, PromptDigests
 from driftscope_probes.sampler import detail_choices
 from driftscope_probes.settings import RECORDINGS, Settings
 
+Start = Callable[..., Worker]
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 """Record files keep 16 bits of a mantissa; one class is what the others leave of 1."""
 
@@ -44,21 +45,21 @@ AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 def _masses_are(row: dict[str, Any], truth: dict[str, Any]) -> None:
     np.testing.assert_allclose(row["distance_mass"], truth["distances"].reshape(-1), **AS_STORED)
     means = truth["masses"].mean(2)
-    for at, name in enumerate(MASSES):
-        if row[name] is not None:
-            np.testing.assert_allclose(row[name], means[..., at].reshape(-1), **AS_STORED)
+    for at, name in enumerate(MASSES[:4]):
+        np.testing.assert_allclose(row[name], means[..., at].reshape(-1), **AS_STORED, err_msg=name)
+    assert row["null_mass"] is None
 
 
 def test_the_memory_that_is_stated_is_what_all_buffers_take(
-    start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[ChainBuffers] = []
-    init = ChainBuffers.__init__
-    monkeypatch.setattr(
-        ChainBuffers,
-        "__init__",
-        lambda self, *a, **kw: (made.append(self), init(self, *a, **kw))[1],
-    )
+    made, init = list[ChainBuffers](), ChainBuffers.__init__
+
+    def noted(self: ChainBuffers, *args: Any, **more: Any) -> None:
+        made.append(self)
+        init(self, *args, **more)
+
+    monkeypatch.setattr(ChainBuffers, "__init__", noted)
     worker = start(distance_every=1)
     stated = worker.recorder.device_bytes
     worker.step()
@@ -72,12 +73,9 @@ def test_the_memory_that_is_stated_is_what_all_buffers_take(
 @pytest.mark.parametrize("recording", RECORDINGS)
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
 def test_rows_hold_the_chain_computed_by_hand(
-    start: Callable[..., Worker],
-    make_drafter: Callable[..., Drafter],
-    recording: str,
-    flags: dict[str, bool],
+    start: Start, recording: str, flags: dict[str, bool]
 ) -> None:
-    worker = start(make_drafter(**flags), recording=recording, distance_every=1)
+    worker = start(tiny_drafter(**flags), recording=recording, distance_every=1)
     without = Batch(SimpleNamespace(model=worker.drafter.model)).draft()
     for _ in range(3):
         worker.step()
@@ -88,17 +86,10 @@ def test_rows_hold_the_chain_computed_by_hand(
     rows = trace.draft.to_pylist()
     assert [row["request"] for row in rows] == ["a", "b"] * 3
     for row, truth in zip(rows[:2], wanted, strict=True):
-        for name in (*PER_DEPTH, "aux_rms"):
+        for name in (*PER_DEPTH, "aux_rms", *["aux_norm_rms"] * bool(flags)):
             np.testing.assert_allclose(row[name], truth[name], rtol=1e-5, err_msg=name)
         assert row["fc_rms"] == pytest.approx(truth["fc_rms"][0], rel=1e-5)
-        if flags:
-            np.testing.assert_allclose(row["aux_norm_rms"], truth["aux_norm_rms"], rtol=1e-5)
-        else:
-            assert row["aux_norm_rms"] is None
-        for i, name in enumerate(MASSES[:4]):
-            means = truth["masses"].mean(2)[..., i]
-            np.testing.assert_allclose(row[name], means.reshape(-1), **AS_STORED, err_msg=name)
-        assert row["null_mass"] is None
+        assert flags or row["aux_norm_rms"] is None
         _masses_are(row, truth)
         assert (row["layers"], row["heads"], row["strategy"]) == (len(LAYERS), HEADS, "keys")
         assert row["execution"] == "eager"
@@ -113,7 +104,7 @@ def test_rows_hold_the_chain_computed_by_hand(
     ],
 )
 def test_how_recorded_and_other_steps_are_drafted(
-    start: Callable[..., Worker], recording: str, calls: list[str]
+    start: Start, recording: str, calls: list[str]
 ) -> None:
     worker = start(recording=recording, every=2)
     worker.step()
@@ -123,7 +114,7 @@ def test_how_recorded_and_other_steps_are_drafted(
     assert worker.trace().step.column("recorded").to_pylist() == [True, False]
 
 
-def test_a_shadow_that_drafts_other_tokens_is_counted(start: Callable[..., Worker]) -> None:
+def test_a_shadow_that_drafts_other_tokens_is_counted(start: Start) -> None:
     worker = start(recording="shadow", token_ids=True)
     honest = worker._draft
 
@@ -141,7 +132,7 @@ def test_a_shadow_that_drafts_other_tokens_is_counted(start: Callable[..., Worke
     assert ids == worker.drafts[0].tolist(), "what was served is kept"
 
 
-def test_every_second_draft_step(start: Callable[..., Worker]) -> None:
+def test_every_second_draft_step(start: Start) -> None:
     worker = start(every=2)
     for prefilling in ((False, False), None, (False, False), (False, False)):
         worker.step(prefilling)
@@ -152,7 +143,7 @@ def test_every_second_draft_step(start: Callable[..., Worker]) -> None:
     assert trace.draft.column("rate").to_pylist() == [0.5] * 4
 
 
-def test_a_chain_carries_the_rate_that_it_was_drawn_at(start: Callable[..., Worker]) -> None:
+def test_a_chain_carries_the_rate_that_it_was_drawn_at(start: Start) -> None:
     worker = start(every=None)
     worker.recorder.sampler.rate = 1.0
     note = worker.recorder.sampler.note
@@ -168,23 +159,21 @@ def test_a_chain_carries_the_rate_that_it_was_drawn_at(start: Callable[..., Work
     assert trace.step.column("rate").to_pylist() == [1.0]
 
 
-def test_chains_of_other_lengths_do_not_mix(start: Callable[..., Worker]) -> None:
+def test_chains_of_other_lengths_do_not_mix(start: Start) -> None:
     worker = start(distance_every=1)
-    worker.step(k=3)
-    worker.step(k=2)
-    worker.step(k=0)
+    for k in (3, 2, 0):
+        worker.step(k=k)
     wanted = by_hand(worker.batches[1], worker.drafter.model, (0, 1))
     trace = worker.trace()
     assert trace.step.column("recorded").to_pylist() == [True, True, False]
-    shorter = trace.draft.to_pylist()[2:]
-    for row, truth in zip(shorter, wanted, strict=True):
+    for row, truth in zip(trace.draft.to_pylist()[2:], wanted, strict=True):
         assert row["k"] == 2
         np.testing.assert_allclose(row["fed_rms"], truth["fed_rms"], rtol=1e-5)
         _masses_are(row, truth)
 
 
 def test_the_first_recorded_steps_and_some_later_ones_carry_masses_by_distance(
-    start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("driftscope_probes.chain.FIRST_WITH_DETAILS", 6)
     worker = start(distance_every=3)
@@ -202,9 +191,7 @@ def test_the_first_recorded_steps_and_some_later_ones_carry_masses_by_distance(
 
 @pytest.mark.parametrize("recording", RECORDINGS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_hooks_that_raise_cost_only_their_chains(
-    start: Callable[..., Worker], when: str, recording: str
-) -> None:
+def test_hooks_that_raise_cost_only_their_chains(start: Start, when: str, recording: str) -> None:
     worker = start(test_raise=when, recording=recording)
     without = Batch(SimpleNamespace(model=worker.drafter.model)).draft()
     worker.step()
@@ -212,15 +199,12 @@ def test_hooks_that_raise_cost_only_their_chains(
     assert all(torch.equal(drafts, without) for drafts in worker.drafts)
     trace = worker.trace()
     assert trace.draft.num_rows == 0
-    (status,) = trace.statuses
-    assert sum(status.errors.values()) > 0
+    assert sum(trace.statuses[0].errors.values()) > 0
     (problem,) = trace.problems
     assert "first: draft_started: InjectedError" in problem
 
 
-def test_a_runner_that_is_laid_out_differently_costs_only_chains(
-    start: Callable[..., Worker],
-) -> None:
+def test_a_runner_that_is_laid_out_differently_costs_only_chains(start: Start) -> None:
     worker = start()
     batch = Batch(worker.proposer)
     worker.recorder.step_started()
@@ -233,41 +217,29 @@ def test_a_runner_that_is_laid_out_differently_costs_only_chains(
     assert trace.statuses[0].errors == {"draft_started": 1}
 
 
+@pytest.mark.parametrize("refuses", [False, True])
 def test_steps_that_the_writer_does_not_keep_up_with_are_dropped_and_counted(
-    start: Callable[..., Worker],
+    start: Start, refuses: bool
 ) -> None:
-    worker, waiting = start(distance_every=1), []
+    """Steps that the queue refuses cost no slot."""
+    worker, waiting = start(distance_every=1, token_ids=True), list[Any]()
     put = worker.writer.put
-    worker.writer.put = lambda work: bool(waiting.append(work))
+    worker.writer.put = lambda work: not refuses and bool(waiting.append(work))
     for _ in range(SLOTS + 6):
         worker.step()
-    assert len(waiting) == SLOTS + 6
     worker.writer.put = put
-    for work in waiting:
-        put(work)
-    waiting.clear()
-    deadline = time.monotonic() + 20
-    while worker.recorder._transfer._ring._free == [] and time.monotonic() < deadline:
-        time.sleep(0.05)
+    if not refuses:
+        assert len(waiting) == SLOTS + 6
+        while waiting:
+            put(waiting.pop(0))
+        until(lambda: worker.recorder._transfer._ring._free != [])
     worker.step()
     trace = worker.trace()
-    assert trace.step.column("recorded").to_pylist() == [True] * SLOTS + [False] * 6 + [True]
-    assert trace.draft.num_rows == 2 * (SLOTS + 1)
+    recorded = [True] if refuses else [True] * SLOTS + [False] * 6 + [True]
+    assert trace.step.column("recorded").to_pylist() == recorded
+    assert trace.draft.num_rows == 2 * sum(recorded)
     assert trace.draft.column("distance_mass").null_count == 0
-    assert trace.statuses[0].dropped == {"ring_full": 12}
-
-
-def test_steps_that_the_queue_refuses_cost_no_slot(start: Callable[..., Worker]) -> None:
-    worker = start(distance_every=1, token_ids=True)
-    put = worker.writer.put
-    worker.writer.put = lambda _: False
-    for _ in range(SLOTS + 6):
-        worker.step()
-    worker.writer.put = put
-    worker.step()
-    trace = worker.trace()
-    assert trace.draft.num_rows == 2
-    assert trace.statuses[0].dropped == {}
+    assert trace.statuses[0].dropped == ({} if refuses else {"ring_full": 12})
 
 
 class Unreadable(Call):
@@ -296,31 +268,23 @@ class Aside:
         return MassPlan(fill=fill, run_inline=False)
 
 
-def test_masses_taken_beside_the_engine_are_the_same(start: Callable[..., Worker]) -> None:
+def test_masses_taken_beside_the_engine_are_the_same(start: Start) -> None:
+    """Those that fail cost their chains."""
     worker = start(distance_every=1)
     aside = Aside(worker)
     worker.step()  # nobody has waited
     wanted = by_hand(worker.batches[0], worker.drafter.model, (0, 1))
     aside.go.set()
-    trace = worker.trace()
-    assert trace.problems == ()
-    for row, truth in zip(trace.draft.to_pylist(), wanted, strict=True):
-        np.testing.assert_allclose(row["in_rms"], truth["in_rms"], rtol=1e-5)
-        _masses_are(row, truth)
-
-
-def test_masses_that_fail_beside_the_engine_cost_their_chains(start: Callable[..., Worker]) -> None:
-    worker = start()
-    aside = Aside(worker)
-    aside.go.set()
-    worker.step()
     worker.recorder._side_thread.join()
     aside.fails = True
     worker.step()
     trace = worker.trace()
     assert trace.step.column("recorded").to_pylist() == [True, False]
-    assert set(trace.draft.column("step").to_pylist()) == {1}
     assert trace.statuses[0].errors == {"masses": 1}
+    for row, truth in zip(trace.draft.to_pylist(), wanted, strict=True):
+        assert row["step"] == 1
+        np.testing.assert_allclose(row["in_rms"], truth["in_rms"], rtol=1e-5)
+        _masses_are(row, truth)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +297,7 @@ def test_masses_that_fail_beside_the_engine_cost_their_chains(start: Callable[..
     ],
 )
 def test_whoever_may_write_to_the_drafters_keys_waits_for_them(
-    start: Callable[..., Worker], scheduled: dict[str, Any], shares: bool, waits: bool
+    start: Start, scheduled: dict[str, Any], shares: bool, waits: bool
 ) -> None:
     worker = start()
     aside = Aside(worker)
@@ -347,25 +311,24 @@ def test_whoever_may_write_to_the_drafters_keys_waits_for_them(
 
 
 @pytest.mark.parametrize("read", [True, False])
-def test_the_next_draft_waits_for_the_masses(start: Callable[..., Worker], read: bool) -> None:
+def test_the_next_draft_waits_for_the_masses(start: Start, read: bool) -> None:
+    """A step that is not recorded writes keys as well, and so does one that cannot be read."""
     worker = start(every=2)
     aside = Aside(worker)
     worker.step()
     threading.Timer(0.2, aside.go.set).start()
     if read:
-        worker.step()  # not recorded, but it writes keys as well
+        worker.step()
         assert aside.go.is_set()
-        assert len(worker.trace().draft) == 2
-        return
-    worker.recorder.sampler.set(every=1)
-    served = worker.recorder.draft(
-        Unreadable(Batch(worker.proposer), aside.go.is_set, lambda: None)
-    )
-    assert served is True, "the drafter ran after the masses were taken"
-    assert worker.trace().statuses[0].errors == {"draft_started": 1}
+    else:
+        worker.recorder.sampler.set(every=1)
+        call = Unreadable(Batch(worker.proposer), aside.go.is_set, lambda: None)
+        assert worker.recorder.draft(call) is True, "the drafter ran after the masses were taken"
+    trace = worker.trace()
+    assert len(trace.draft) == 2
+    assert trace.statuses[0].errors == ({} if read else {"draft_started": 1})
 
 
-DOCS = Path(__file__).parents[3] / "docs"
 OPERATORS, CALLS = "torch operators", "calls of the probe's functions"
 COST_OF_DEPTH = {OPERATORS: 0, CALLS: 17}
 """Operations of a depth after the first, of a drafter with two layers of attention."""
@@ -412,16 +375,9 @@ def operations(worker: Worker, k: int) -> Counter[str]:
     return Counter({kind: Counter(counts).most_common(1)[0][0] for kind, counts in every.items()})
 
 
-@pytest.fixture
-def drafter(make_drafter: Callable[..., Drafter]) -> Drafter:
-    """Drafts greedily, so that nothing changes the logits that it keeps."""
-    return replace(make_drafter(k=8), samples=False)
-
-
-def test_a_depth_adds_no_torch_operator(
-    start: Callable[..., Worker], drafter: Drafter, tmp_path: Path
-) -> None:
-    added = {}
+def test_a_depth_adds_no_torch_operator(start: Start, tmp_path: Path) -> None:
+    """Of a drafter that drafts greedily, so that nothing changes the logits that it keeps."""
+    added, drafter = {}, replace(tiny_drafter(k=8), samples=False)
     for every in (1, 1 << 30):
         worker = start(drafter, every=every, trace=tmp_path / str(every))
         assert isinstance(worker.recorder._chain.kernels, CompiledKernels)
@@ -434,61 +390,49 @@ def test_a_depth_adds_no_torch_operator(
 
 
 CPU = torch.device("cpu")
-R, WIDTH = 4, 3
 
 
-def _values(rows: int, value: float) -> torch.Tensor:
-    return torch.full((rows, WIDTH), value)
+def _sent(ring: HostRing, value: float) -> Landing:
+    landing = ring.send(torch.full((1, 3), value))
+    assert landing is not None
+    return landing
 
 
 def test_later_changes_of_the_source_and_of_the_slot_do_not_show() -> None:
-    ring, source = HostRing(R, WIDTH, CPU, slots=1), _values(R, 1.0)
+    ring, source = HostRing(4, 3, CPU, slots=1), torch.full((4, 3), 1.0)
     landing = ring.send(source)
     assert landing is not None
     source.fill_(2.0)  # the next chain is drafted
     taken = landing.take()
-    assert (taken == 1.0).all()
     again = ring.send(source)
-    assert (taken == 1.0).all(), "what was taken is not in the slot any more"
     assert again is not None
+    assert (taken == 1.0).all(), "what was taken is not in the slot any more"
     assert (again.take() == 2.0).all()
 
 
-def test_a_full_ring_takes_nothing_and_loses_nothing() -> None:
-    ring = HostRing(R, WIDTH, CPU, slots=2)
-    first, second = (ring.send(_values(1, value)) for value in (1.0, 2.0))
-    assert ring.send(_values(1, 3.0)) is None
-    assert first is not None
-    assert second is not None
-    assert (first.take() == 1.0).all()
-    assert ring.send(_values(1, 4.0)) is not None, "a slot that was taken is free"
-    assert (second.take() == 2.0).all()
-
-
-def test_a_step_that_is_forgotten_gives_its_slot_back_once() -> None:
-    ring = HostRing(R, WIDTH, CPU, slots=2)
+def test_a_full_ring_takes_nothing_and_a_slot_is_free_once() -> None:
+    ring = HostRing(4, 3, CPU, slots=2)
     for _ in range(5):
-        assert ring.send(_values(1, 1.0)) is not None
-    taken = ring.send(_values(1, 1.0))
-    assert taken is not None
-    taken.take()
-    del taken
-    held = [ring.send(_values(1, float(value))) for value in range(3)]
-    assert held[:2].count(None) == 0
-    assert held[2] is None, "no slot is free twice"
+        _sent(ring, 0.0)  # forgotten
+    first, second = _sent(ring, 1.0), _sent(ring, 2.0)
+    assert ring.send(torch.ones(1, 3)) is None
+    assert (first.take() == 1.0).all()
+    del first
+    assert (_sent(ring, 4.0).take() == 4.0).all(), "a slot that was taken is free"
+    held = _sent(ring, 5.0)
+    assert ring.send(torch.ones(1, 3)) is None, "no slot is free twice"
+    assert (second.take() == 2.0).all() and (held.take() == 5.0).all()
 
 
 def test_optional_masses_take_room_when_first_asked_for() -> None:
-    heads = OptionalMasses((3, 2, 4, 5), R, CPU)
+    heads = OptionalMasses((3, 2, 4, 5), 4, CPU)
     room = heads.take(2)
-    assert room.shape == (2, 3, 2, 4, 5)
-    assert room.isnan().all()
+    assert room.shape == (2, 3, 2, 4, 5) and room.isnan().all()
     room[1] = 7.0
     landing = heads.send(2)
     assert landing is not None
     taken = landing.take()
-    assert taken.shape == (2, 3 * 2 * 4 * 5)
-    assert (taken[1] == 7.0).all()
+    assert taken.shape == (2, 3 * 2 * 4 * 5) and (taken[1] == 7.0).all()
     assert heads.take(2).isnan().all(), "nothing of the step before is left"
 
 
@@ -502,42 +446,30 @@ def _request(prompt: Sequence[int] | None, answer: Sequence[int] = (), **more: A
 
 
 def test_equal_prompts_have_equal_digests_and_others_do_not() -> None:
-    digests = PromptDigests(KEY)
+    """The key decides which agree, and images are part of a prompt; one of embeddings has none."""
+    digests, other_key = PromptDigests(KEY), PromptDigests(OTHER_KEY)
     first, again, other = (digests.of(_request(p, ANSWER)) for p in (FIRST, FIRST, FIRST[::-1]))
-    assert first == again
-    assert first[0] != other[0]
-    assert first[0] is not None
-    assert len(first[0]) == 16
-
-
-def test_the_key_decides_which_digests_agree() -> None:
-    same, other = (PromptDigests(key).of(_request(FIRST)) for key in (KEY, OTHER_KEY))
-    assert PromptDigests(KEY).of(_request(FIRST)) == same
-    assert same[0] != other[0]
-
-
-def test_equal_placeholders_of_different_images_are_different_prompts() -> None:
-    digests = PromptDigests(KEY)
+    assert first[0] is not None and len(first[0]) == 16
+    assert first == again == PromptDigests(KEY).of(_request(FIRST, ANSWER))
     images = [[SimpleNamespace(identifier=name)] for name in ("cat", "dog")]
-    cat, dog = (digests.of(_request(FIRST, mm_features=image))[0] for image in images)
-    assert cat != dog
+    pictures = [digests.of(_request(FIRST, mm_features=image))[0] for image in images]
+    others = [other[0], other_key.of(_request(FIRST))[0], *pictures]
+    assert len({first[0], *others}) == 5
+    assert digests.of(_request(None, ANSWER)) == (None, None)
+    assert digests.of(_request(FIRST, ANSWER, prompt_embeds=object())) == (None, None)
 
 
 def test_a_later_turn_belongs_to_the_conversation_that_it_continues() -> None:
+    """The end of an answer may be tokenised anew."""
     digests = PromptDigests(KEY)
     first, _ = digests.of(_request(FIRST, ANSWER))
     second, of_second = digests.of(_request([*FIRST, *ANSWER, 20, 21], [7, 7]))
     third, of_third = digests.of(_request([*FIRST, *ANSWER, 20, 21, 7, 7, 30], [1]))
     assert of_second == of_third == first
     assert len({first, second, third}) == 3
-
-
-def test_the_end_of_an_answer_may_be_tokenised_anew() -> None:
-    digests = PromptDigests(KEY)
     answer = list(range(200, 200 + 2 * ANSWER_TOKENS))
     first, _ = digests.of(_request(FIRST, answer))
-    changed = [*answer[:-1], 999]
-    assert digests.of(_request([*FIRST, *changed, 20], [1]))[1] == first
+    assert digests.of(_request([*FIRST, *answer[:-1], 999, 20], [1]))[1] == first
 
 
 @pytest.mark.parametrize(
@@ -556,22 +488,14 @@ def test_another_prompt_begins_a_conversation_of_its_own(prompt: list[int]) -> N
     assert conversation == own
 
 
-def test_a_prompt_of_embeddings_has_no_digest() -> None:
-    digests = PromptDigests(KEY)
-    assert digests.of(_request(None, ANSWER)) == (None, None)
-    assert digests.of(_request(FIRST, ANSWER, prompt_embeds=object())) == (None, None)
-
-
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED_ANSWERS", 10)
     digests = PromptDigests(KEY)
     names = [digests.of(_request([n, n], [n]))[0] for n in range(1, 31)]
-    latest, forgotten = ([30, 30, 30, 1], [2]), ([1, 1, 1, 1], [2])
-    assert digests.of(_request(*latest))[1] == names[-1]
-    own, conversation = digests.of(_request(*forgotten))
-    assert own == conversation
-    assert len(digests._roots) == 10
-    assert sum(digests._lengths.values()) == 10
+    assert digests.of(_request([30, 30, 30, 1], [2]))[1] == names[-1], "the latest is known"
+    own, conversation = digests.of(_request([1, 1, 1, 1], [2]))
+    assert own == conversation, "the first is forgotten"
+    assert len(digests._roots) == sum(digests._lengths.values()) == 10
 
 
 GROW = """
@@ -587,8 +511,7 @@ print((after.process_bytes - before.process_bytes) / len(held))
 @pytest.mark.process
 def test_a_sample_follows_the_process() -> None:
     """One of its own: this one frees memory when it likes."""
-    done = subprocess.run([sys.executable, "-c", GROW], capture_output=True, text=True, check=True)
-    assert 0.8 < float(done.stdout) < 1.5
+    assert 0.8 < float(run_python("-c", GROW).stdout) < 1.5
     (after,) = sample("worker0-1")
     assert 0 < after.host_available_bytes < 1 << 50
     assert after.gpu_used_bytes is None

@@ -6,15 +6,14 @@ import itertools
 import os
 import random
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.command import run_python
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.errors import ProbeError
@@ -125,27 +124,20 @@ def test_the_probe_takes_what_its_budget_allows(
     assert sampler.overhead == pytest.approx(budget, rel=0.15)
 
 
-def test_a_rate_follows_costs_that_change() -> None:
+def test_a_rate_follows_costs_that_change_and_no_one_off_costs() -> None:
     sampler = Sampler(every=None, budget=0.01, seed=3)
     _serve(sampler, 4000, recorded_s=0.001)
     cheap = sampler.rate
     assert cheap == pytest.approx(0.1, rel=0.1)
+    sampler.note([1.0], [4.0], recorded=True)  # a kernel is compiled
+    _serve(sampler, 2 * EVERY_STEPS, recorded_s=0.001)
+    assert sampler.rate == pytest.approx(cheap, rel=0.05)
     _serve(sampler, 4000, recorded_s=0.004)
     assert sampler.rate == pytest.approx(cheap / 4, rel=0.1)
 
 
-def test_one_off_costs_do_not_count() -> None:
-    sampler = Sampler(every=None, budget=0.01, seed=4)
-    _serve(sampler, 4000, recorded_s=0.001)
-    before = sampler.rate
-    sampler.note([1.0], [4.0], recorded=True)  # a kernel is compiled
-    _serve(sampler, 2 * EVERY_STEPS, recorded_s=0.001)
-    assert sampler.rate == pytest.approx(before, rel=0.05)
-
-
 def test_the_rate_changes_only_between_decisions() -> None:
-    sampler = Sampler(every=None, budget=0.01)
-    rates = []
+    sampler, rates = Sampler(every=None, budget=0.01), list[float]()
     for _ in range(8 * EVERY_STEPS):
         rates.append(sampler.rate)
         _serve(sampler, 1, recorded_s=0.001)
@@ -157,24 +149,21 @@ def test_the_rate_changes_only_between_decisions() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_weighting_by_the_rate_in_force_is_unbiased(seed: int) -> None:
     """A quantity that goes with the very costs that move the rate: unweighted it would be off."""
-    sampler, weights, total, plain = Sampler(every=None, budget=0.02, seed=seed), 0.0, 0.0, []
-    truth, steps = 0.0, 40_000
+    sampler, steps = Sampler(every=None, budget=0.02, seed=seed), 40_000
+    drawn = list[tuple[float, float]]()
     for i in range(steps):
         busy = (i // 4000) % 2
-        value = 3.0 if busy else 1.0
-        truth += value / steps
-        rate = sampler.rate
-        recorded = sampler.take()
+        rate, recorded = sampler.rate, sampler.take()
         probe_s = (0.003 if busy else 0.0005) if recorded else PASSED_S
         sampler.note([STEP_S], [probe_s], recorded=recorded)
         if recorded:
-            weights += 1 / rate
-            total += value / rate
-            plain.append(value)
-    assert truth == pytest.approx(2.0)
+            drawn.append((1 / rate, 3.0 if busy else 1.0))
+    weights = sum(weight for weight, _ in drawn)
+    truth = 2.0
     assert weights == pytest.approx(steps, rel=0.15), "the weights stand for all steps"
-    assert total / weights == pytest.approx(truth, rel=0.1)
-    assert sum(plain) / len(plain) < truth * 0.85, "without weights the busy half is too rare"
+    assert sum(w * value for w, value in drawn) / weights == pytest.approx(truth, rel=0.1)
+    plain = sum(value for _, value in drawn) / len(drawn)
+    assert plain < truth * 0.85, "without weights the busy half is too rare"
 
 
 def test_steps_are_drawn_whatever_came_before() -> None:
@@ -233,50 +222,45 @@ def test_ranks_that_hear_of_a_change_one_after_the_other_agree_again(every: int)
         assert len(taken) == 1 or 11 <= step < 19
 
 
-@pytest.mark.parametrize("every", [1, 2, 8, 50])
-def test_one_step_in_so_many_carries_them(every: int) -> None:
-    chosen = detail_choices(every)
+@pytest.mark.parametrize(
+    ("every", "interval"), [(1, 1), (2, 1), (8, 1), (50, 1), (8, 2), (8, 8), (8, 16), (8, 64)]
+)
+def test_one_step_in_so_many_carries_them(every: int, interval: int) -> None:
+    """Steps that are recorded at an interval are chosen as often."""
+    chosen, steps = detail_choices(every), max(CHOICES, 4000)
     assert len(chosen) == CHOICES
-    assert sum(chosen) == pytest.approx(CHOICES / every, rel=0.2)
-
-
-@pytest.mark.parametrize("interval", [2, 8, 16, 64])
-def test_steps_recorded_at_an_interval_are_chosen_as_often(interval: int) -> None:
-    chosen = detail_choices(8)
-    hits = [chosen[number % CHOICES] for number in range(0, interval * 4000, interval)]
-    assert sum(hits) == pytest.approx(4000 / 8, rel=0.2)
+    hits = [chosen[number * interval % CHOICES] for number in range(steps)]
+    assert sum(hits) == pytest.approx(steps / every, rel=0.2)
 
 
 LONG = 105_000
 """Characters of a label that one HTTP request can carry."""
 
 
-def _labels(requests: Iterable[Any]) -> Iterable[tuple[str, str]]:
-    """The labels of new requests, as a schedule of vLLM has them."""
-    return VllmSchedules().labels(SimpleNamespace(scheduled_new_reqs=requests))
-
-
 def _request(name: str, label: Any) -> Any:
-    return SimpleNamespace(req_id=name, sampling_params=_sampling(label))
+    sampling = SimpleNamespace(extra_args={LABEL: label})
+    return SimpleNamespace(req_id=name, sampling_params=sampling)
 
 
-def _sampling(label: Any) -> Any:
-    return SimpleNamespace(extra_args={LABEL: label})
+def _learned(selection: RequestSelection, *requests: Any) -> RequestSelection:
+    """Learn the labels of new requests, as a schedule of vLLM has them."""
+    scheduled = SimpleNamespace(scheduled_new_reqs=requests)
+    selection.learn(VllmSchedules().labels(scheduled))
+    return selection
 
 
 def test_a_selection_knows_requests_from_before_it_was_made() -> None:
-    selection = RequestSelection()
     pooled = SimpleNamespace(req_id="p", sampling_params=None)
-    selection.learn(_labels([_request("1", "a"), _request("2", 7), pooled]))
     plain = SimpleNamespace(req_id="3", sampling_params=SimpleNamespace(extra_args=None))
-    selection.learn(_labels([plain]))
+    selection = RequestSelection()
+    _learned(selection, _request("1", "a"), _request("2", 7), pooled)
+    _learned(selection, plain)
     ids = ("1", "2", "3", "p", "unseen")
     assert selection.chosen(ids) is None
     assert selection.selects(None)
     selection.labels = ("a", "7")
     chosen = selection.chosen(ids)
-    assert chosen is not None
-    assert chosen.tolist() == [True, True, False, False, False]
+    assert chosen is not None and chosen.tolist() == [True, True, False, False, False]
     assert (selection.selects("a"), selection.selects(None)) == (True, False)
 
 
@@ -294,20 +278,16 @@ def test_a_selection_knows_requests_from_before_it_was_made() -> None:
     ids=["none", "empty", "short", "number", "longest", "too-long", "list"],
 )
 def test_a_label_is_cut(label: Any, kept: str | None) -> None:
-    assert label_of(SimpleNamespace(sampling_params=_sampling(label))) == kept
-
-
-def test_a_request_without_a_label_has_that_of_its_adapter() -> None:
-    lora = SimpleNamespace(lora_name="sql")
-    for label, kept in ((None, "sql"), ("chat", "chat")):
-        asked = SimpleNamespace(sampling_params=_sampling(label), lora_request=lora)
-        assert (label_of(asked), adapter_of(asked)) == (kept, "sql")
+    """A request without a label has that of its adapter."""
+    request = _request("1", label)
+    assert label_of(request) == kept
+    request.lora_request = SimpleNamespace(lora_name="sql")
+    assert (label_of(request), adapter_of(request)) == ("sql" if kept is None else kept, "sql")
 
 
 def test_so_many_labels_are_remembered() -> None:
-    selection = RequestSelection(["a"])
-    selection.learn(_labels(_request(f"r{n}", "a") for n in range(REMEMBERED_LABELS + 1)))
-    chosen = selection.chosen(["r0", "r1", f"r{REMEMBERED_LABELS}"])
+    named = (_request(f"r{n}", "a") for n in range(REMEMBERED_LABELS + 1))
+    chosen = _learned(RequestSelection(["a"]), *named).chosen(["r0", "r1", f"r{REMEMBERED_LABELS}"])
     assert chosen is not None and chosen.tolist() == [False, True, True]
 
 
@@ -318,9 +298,21 @@ def _trace(trace: str, **settings: str) -> Settings:
     return found
 
 
-def test_off_unless_something_asks_for_a_trace() -> None:
-    assert settings_from({}) is None
-    assert settings_from({"DRIFTSCOPE_TRACE": "", "DRIFTSCOPE_EVERY": "never"}) is None
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"TRACE": "", "EVERY": "never"},
+        *(
+            {"DISABLE": value, "TRACE": "/runs/a", "EVERY": "not a number"}
+            for value in ("1", "true", "YES", " on ", "perhaps", "2")
+        ),
+    ],
+)
+def test_off_unless_something_asks_for_a_trace_and_nothing_disables_it(
+    environ: dict[str, str],
+) -> None:
+    assert settings_from({f"DRIFTSCOPE_{name}": value for name, value in environ.items()}) is None
 
 
 def test_every_setting_can_be_given() -> None:
@@ -361,16 +353,6 @@ def test_every_setting_has_a_variable() -> None:
     )
 
 
-@pytest.mark.parametrize("value", ["1", "true", "YES", " on ", "perhaps", "2"])
-def test_disable_wins_over_everything(value: str) -> None:
-    environ = {
-        "DRIFTSCOPE_DISABLE": value,
-        "DRIFTSCOPE_TRACE": "/runs/a",
-        "DRIFTSCOPE_EVERY": "not a number",
-    }
-    assert settings_from(environ) is None
-
-
 UNFIT: dict[str, tuple[str, ...]] = {
     "EVERY": ("often", "0", "-1", "1.5", "1000001"),
     "SINK_TOKENS": ("0", "4097", "four", "1,x", "0,4096", ",", "-1,2"),
@@ -394,16 +376,11 @@ def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
     assert re.fullmatch(rf"DRIFTSCOPE_{name}={value!r}: give [^\n]+", str(caught.value))
 
 
-def test_a_relative_run_directory_is_fixed_to_where_the_engine_starts(
+def test_a_run_directory_is_fixed_to_where_the_engine_starts_once_for_all_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert _trace("runs/a").trace == tmp_path / "runs" / "a"
-
-
-def test_placeholders_are_replaced_once_for_all_processes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setenv("DRIFTSCOPE_TRACE", "/runs/{time}-{pid}")
     fix_run_directory(_trace("/runs/{time}-{pid}"))
     fixed = os.environ["DRIFTSCOPE_TRACE"]
@@ -436,18 +413,6 @@ print(Pseudonyms(request_key()).name("cmpl-7"))
 """
 
 
-def _name_in_a_child() -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", _CHILD],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    return done.stdout.strip()
-
-
 @pytest.mark.process
 def test_processes_of_one_start_hash_alike_and_another_start_does_not(
     monkeypatch: pytest.MonkeyPatch,
@@ -459,28 +424,25 @@ def test_processes_of_one_start_hash_alike_and_another_start_does_not(
         monkeypatch.delenv(REQUEST_KEY)
         fix_run_directory(Settings(trace=Path("/runs/a"), identifiers=False))
         names.append(Pseudonyms(request_key()).name("cmpl-7"))
-        assert _name_in_a_child() == names[-1]
+        child = run_python("-c", _CHILD, **{REQUEST_KEY: os.environ[REQUEST_KEY]})
+        assert child.stdout.strip() == names[-1]
     assert names[0] != names[1]
-
-
-@pytest.mark.parametrize("kept", [{"prompt_digests": False}, {"prompt_salt": "of all runs"}])
-def test_no_key_is_made_where_nothing_is_hashed_with_it(
-    monkeypatch: pytest.MonkeyPatch, kept: dict[str, Any]
-) -> None:
-    monkeypatch.setenv("DRIFTSCOPE_TRACE", "/runs/a")
-    monkeypatch.delenv(REQUEST_KEY, raising=False)
-    fix_run_directory(Settings(trace=Path("/runs/a"), **kept))
-    assert REQUEST_KEY not in os.environ
 
 
 def test_prompts_are_hashed_with_a_key_of_the_salt_or_of_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """No key is made where nothing is hashed with it."""
+    monkeypatch.setenv("DRIFTSCOPE_TRACE", "/runs/a")
+    monkeypatch.delenv(REQUEST_KEY, raising=False)
+    salted = [Settings(trace=Path("/runs/a"), prompt_salt=s) for s in ("", "of all", "other")]
+    for kept in (replace(salted[0], prompt_digests=False), salted[1]):
+        fix_run_directory(kept)
+        assert REQUEST_KEY not in os.environ
     keys = []
     for start in ("0a" * 16, "0b" * 16):
         monkeypatch.setenv(REQUEST_KEY, start)
-        of_start = [Settings(trace=Path("/runs/a"), prompt_salt=s) for s in ("", "of all", "other")]
-        keys += [prompt_key(prompt) for prompt in of_start]
+        keys += [prompt_key(settings) for settings in salted]
     assert keys[1] == keys[4]
     assert keys[2] == keys[5]
     assert len(set(keys)) == 4

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny_drafter import HIDDEN, LAYERS, SINKS, Batch, Bench, by_hand
+from support.tiny_drafter import HIDDEN, LAYERS, SINKS, Batch, Bench, Norm, by_hand, tiny_drafter
 from torch import nn
 
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
-from driftscope_probes.buffers import ChainBuffers
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
-from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.taps import tap_residual
 from driftscope_probes.vllm.drafter import forward_mode
 
@@ -36,15 +34,13 @@ FLAGS: dict[str, dict[str, bool]] = {
 
 
 @pytest.fixture(params=["torch", "numba"])
-def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    make: Callable[[ChainBuffers], Kernels] = TorchKernels
+def guard(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Guard]:
+    """With either kind of kernels; no hook fails."""
     if request.param == "numba":
         make = pytest.importorskip("driftscope_probes.cpu_kernels").CompiledKernels
-    monkeypatch.setattr(Bench, "make_kernels", make)
-
-
-@pytest.fixture
-def guard(tmp_path: Path, _kernels: None) -> Iterator[Guard]:
+        monkeypatch.setattr(Bench, "make_kernels", make)
     writer = TraceWriter(tmp_path / "run", source="worker0-1")
     yield Guard(writer)
     writer.close()
@@ -53,14 +49,14 @@ def guard(tmp_path: Path, _kernels: None) -> Iterator[Guard]:
 
 
 @pytest.fixture
-def bench_of(make_drafter: Callable[..., Drafter], guard: Guard) -> Callable[..., Bench]:
+def bench_of(guard: Guard) -> Callable[..., Bench]:
     """Return a bench with a drafter of these flags."""
-    return lambda *, in_graph=False, **flags: Bench(make_drafter(**flags), guard, in_graph=in_graph)
+    return lambda *, in_graph=False, **flags: Bench(tiny_drafter(**flags), guard, in_graph=in_graph)
 
 
 @pytest.fixture(params=sorted(FLAGS))
-def drafter(request: pytest.FixtureRequest, make_drafter: Callable[..., Drafter]) -> Drafter:
-    return make_drafter(**FLAGS[request.param])
+def drafter(request: pytest.FixtureRequest) -> Drafter:
+    return tiny_drafter(**FLAGS[request.param])
 
 
 def test_every_figure_is_the_one_computed_by_hand_and_the_draft_stays(
@@ -76,14 +72,12 @@ def test_every_figure_is_the_one_computed_by_hand_and_the_draft_stays(
 
 
 def test_what_the_drafter_does_not_have_stays_unmeasured(bench_of: Callable[..., Bench]) -> None:
-    bench = bench_of()
-    bench.record(Batch(bench.proposer))
-    assert np.isnan(bench.found("aux_norm_rms")).all()
-    # Without norm_output what is fed on is the residual before the norm; with it, that after.
-    np.testing.assert_array_equal(bench.found("prenorm_rms"), bench.found("fed_rms"))
-    bench = bench_of(norm_output=True)
-    bench.record(Batch(bench.proposer))
-    np.testing.assert_array_equal(bench.found("postnorm_rms"), bench.found("fed_rms"))
+    """Without norm_output what is fed on is the residual before the norm; with it, that after."""
+    for norm_output, fed in ((False, "prenorm_rms"), (True, "postnorm_rms")):
+        bench = bench_of(norm_output=norm_output)
+        bench.record(Batch(bench.proposer))
+        assert np.isnan(bench.found("aux_norm_rms")).all()
+        np.testing.assert_array_equal(bench.found(fed), bench.found("fed_rms"))
     assert (np.abs(bench.found("prenorm_rms") - bench.found("fed_rms")) > 1e-3).all()
 
 
@@ -105,13 +99,12 @@ def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
 
 @pytest.mark.parametrize("not_kept", ["sampled", "many"])
 def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
-    make_drafter: Callable[..., Drafter],
     guard: Guard,
     not_kept: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Logits that are sampled from change where they lie; many are not to wait in memory."""
-    drafter = replace(make_drafter(k=5), samples=False)
+    drafter = replace(tiny_drafter(k=5), samples=False)
     noted = Bench(drafter, guard)
     noted.record(Batch(noted.proposer, k=5))
     assert noted.noted == 0, "before it is known how many logits there are"
@@ -135,6 +128,9 @@ def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
     bench_of: Callable[..., Bench], in_graph: bool
 ) -> None:
     bench = bench_of(in_graph=in_graph)
+    out, _ = bench.proposer.model(hidden_states=torch.ones(4, HIDDEN), meta=None)
+    assert out.shape == (4, HIDDEN), "a profiling pass has no attention metadata"
+    bench.taps.switch.forwards.clear()
     # Before the first step hooks run if a graph is to hold them, behind a shut gate.
     assert bench.taps.switch.should_record is in_graph
     Batch(bench.proposer).draft()
@@ -147,37 +143,25 @@ def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
     assert not any(queries.any() for queries in bench.buffers.queries.values())
 
 
-def test_a_profiling_pass_without_attention_metadata_is_survived(
-    bench_of: Callable[..., Bench],
-) -> None:
-    bench = bench_of(in_graph=True)
-    out, _ = bench.proposer.model(hidden_states=torch.ones(4, HIDDEN), meta=None)
-    assert out.shape == (4, HIDDEN)
-
-
-def _attributes(model: torch.nn.Module) -> list[Any]:
+def _attributes(model: Any) -> list[Any]:
     """Return what may be changed on a drafter: attributes and hooks of every module, and its
     attention."""
-    found: list[Any] = []
-    for name, module in model.named_modules():
-        own = {k: v for k, v in vars(module).items() if not k.startswith("_parameters")}
-        found.append(
-            (
-                name,
-                sorted(own),
-                dict(own.get("_forward_hooks", {})),
-                dict(own.get("_forward_pre_hooks", {})),
-                own.get("_forward_method"),
-            )
-        )
-    return [*found, *(sorted(vars(a.impl)) for a in model.model.attention)]  # type: ignore[union-attr]
+    found: list[Any] = [sorted(vars(layer.impl)) for layer in model.model.attention]
+    for module in model.modules():
+        hooks = dict(module._forward_hooks), dict(module._forward_pre_hooks)
+        found += [sorted(vars(module)), *hooks, vars(module).get("_forward_method")]
+    return found
 
 
 def test_detach_leaves_the_drafter_as_it_was(drafter: Drafter, guard: Guard) -> None:
     before = _attributes(drafter.model)
     bench = Bench(drafter, guard)
     assert _attributes(drafter.model) != before
-    assert bench.proposer.model is not drafter.model
+    tapped = bench.proposer.model
+    assert tapped is not drafter.model and isinstance(tapped, torch.nn.Module)
+    assert tapped.lm_head is drafter.model.lm_head, "it looks like the drafter"
+    names = [[name for name, _ in model.named_parameters()] for model in (tapped, drafter.model)]
+    assert names[0] == names[1]
     bench.taps.detach()
     assert _attributes(drafter.model) == before
     assert bench.proposer.model is drafter.model
@@ -188,16 +172,6 @@ def test_detach_leaves_the_drafter_as_it_was(drafter: Drafter, guard: Guard) -> 
     bench.taps.attach(bench.proposer, "model")
     bench.record(Batch(bench.proposer))
     assert not np.isnan(bench.found("prenorm_rms")).any()
-
-
-def test_a_tapped_drafter_looks_like_the_drafter(bench_of: Callable[..., Bench]) -> None:
-    bench = bench_of()
-    tapped = bench.proposer.model
-    assert isinstance(tapped, torch.nn.Module)
-    assert tapped.lm_head is bench.drafter.model.lm_head
-    assert [name for name, _ in tapped.named_parameters()] == [
-        name for name, _ in bench.drafter.model.named_parameters()
-    ]
 
 
 def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
@@ -218,79 +192,65 @@ def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
     bench.taps.switch.serving()
     assert bench.taps.observer.execution(3) == "full"
     context.cudagraph_runtime_mode = CUDAGraphMode.NONE
-    compiled = partial(forward_mode, compiled=True)
+    compiled = functools.partial(forward_mode, compiled=True)
     bench = Bench(replace(bench.drafter, compiled=True, forward_mode=compiled), guard)
     with override_forward_context(context):
         bench.record(Batch(bench.proposer))
     assert bench.taps.observer.execution(3) == "compiled"
 
 
-def test_hooks_rest_while_nothing_is_recorded(
-    make_drafter: Callable[..., Drafter], guard: Guard
-) -> None:
-    drafter = make_drafter()
+def test_hooks_rest_while_nothing_is_recorded(guard: Guard) -> None:
+    """But not those that a graph may hold."""
+    drafter = tiny_drafter()
     before = _attributes(drafter.model)
     bench = Bench(drafter, guard)
     bench.record(Batch(bench.proposer))
     found = bench.found("prenorm_rms").copy()
-    bench.taps.hooks.uninstall()
-    assert _attributes(drafter.model) == before
-    assert bench.proposer.model is drafter.model
-    bench.taps.hooks.uninstall()
+    for _ in range(2):
+        bench.taps.hooks.uninstall()
+        assert _attributes(drafter.model) == before
+        assert bench.proposer.model is drafter.model
     bench.taps.hooks.install()
     bench.taps.hooks.install()
     bench.record(Batch(bench.proposer))
     assert np.array_equal(bench.found("prenorm_rms"), found)
     bench.taps.detach()
     assert _attributes(drafter.model) == before, "each hook was on once"
-
-
-def test_hooks_that_a_graph_may_hold_do_not_rest(bench_of: Callable[..., Bench]) -> None:
-    bench = bench_of(in_graph=True)
+    bench = Bench(drafter, guard, in_graph=True)
     on = bench.proposer.model
     bench.taps.hooks.uninstall()
     assert bench.proposer.model is on
 
 
-ROWS, DIM = 6, 16
-Prepare = Callable[[nn.Module], Callable[..., torch.Tensor]]
+ROWS = 6
 
 
-class FusedNorm(nn.Module):
-    """RMSNorm as vLLM has it: adds the residual, returns the normed sum and the sum."""
+class Plain(Norm):
+    """A norm that does not dispatch."""
 
-    def __init__(self, *, dispatched: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full((DIM,), 0.5))
-        if dispatched:
-            self._forward_method = self._native
+        del self._forward_method
 
-    def _native(
-        self, x: torch.Tensor, residual: torch.Tensor | None = None
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        total = x if residual is None else x + residual
-        normed = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-6) * self.weight
-        return normed if residual is None else (normed, total)
-
-    def forward(self, *args: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        return getattr(self, "_forward_method", self._native)(*args)
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self._native(*args)
 
 
 class Layer(nn.Module):
-    def __init__(self, norm: FusedNorm) -> None:
+    def __init__(self, norm: Norm) -> None:
         super().__init__()
         self.norm = norm
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         out, _ = self.norm(x * 2, residual)
-        return out + 1
+        return out + 1  # type: ignore[no-any-return]
 
 
 class Watched:
     """A tap on `norm` and what it was shown; it writes the last row to `last`, as kernels do."""
 
     def __init__(self, norm: nn.Module) -> None:
-        self.last = torch.zeros(DIM)
+        self.last = torch.zeros(HIDDEN)
         self.shown: list[torch.Tensor] = []
         self.undo = tap_residual(norm, torch.zeros(1), self._observe)
 
@@ -299,9 +259,9 @@ class Watched:
         self.last.copy_(x[-1])
 
 
-@pytest.fixture(params=[True, False], ids=["dispatched", "plain"])
+@pytest.fixture(params=[Norm, Plain])
 def layer(request: pytest.FixtureRequest) -> Layer:
-    return Layer(FusedNorm(dispatched=request.param)).eval()
+    return Layer(request.param()).eval()
 
 
 @pytest.fixture
@@ -311,31 +271,24 @@ def watched(layer: Layer) -> Iterator[Watched]:
     made.undo()
 
 
-def _eager(layer: nn.Module) -> Callable[..., torch.Tensor]:
-    return layer
-
-
-def _compiled(layer: nn.Module) -> Callable[..., torch.Tensor]:
-    return torch.compile(layer, backend="aot_eager", fullgraph=True)  # type: ignore[no-any-return]
-
-
-@pytest.fixture(params=[_eager, _compiled], ids=["eager", "compiled"])
-def prepared(request: pytest.FixtureRequest) -> Iterator[Prepare]:
+@pytest.fixture
+def compiled() -> Iterator[Callable[[Layer], Callable[..., torch.Tensor]]]:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch.compile's own
-        yield request.param
+        yield functools.partial(torch.compile, backend="aot_eager", fullgraph=True)
     torch._dynamo.reset()
 
 
-def _inputs(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def _inputs(rows: int, seed: int = 0) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(rows, DIM, generator=generator) for _ in range(2))  # type: ignore[return-value]
+    return [torch.randn(rows, HIDDEN, generator=generator) for _ in range(2)]
 
 
+@pytest.mark.parametrize("compiles", [False, True])
 def test_each_forward_shows_the_residual_stream(
-    layer: Layer, watched: Watched, prepared: Prepare
+    layer: Layer, watched: Watched, compiled: Any, compiles: bool
 ) -> None:
-    run, untapped = prepared(layer), Layer(FusedNorm(dispatched=True)).eval()
+    run, untapped = compiled(layer) if compiles else layer, Layer(Norm()).eval()
     for seed, rows in enumerate((ROWS, 3, ROWS)):
         x, residual = _inputs(rows, seed)
         assert torch.equal(run(x, residual), untapped(x, residual)), "the same comes out"
@@ -344,16 +297,15 @@ def test_each_forward_shows_the_residual_stream(
     assert len(watched.shown) == 3, "once a forward, and never while compiling"
 
 
-def test_a_graph_that_was_compiled_with_a_tap_runs_on_without_it(layer: Layer) -> None:
-    watched, (x, residual) = Watched(layer.norm), _inputs(ROWS)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        run = _compiled(layer)
-        out = run(x, residual)
-        watched.undo()
-        shown = len(watched.shown)
-        assert torch.equal(run(x, residual), out)
-    torch._dynamo.reset()
+def test_a_graph_that_was_compiled_with_a_tap_runs_on_without_it(
+    layer: Layer, compiled: Any
+) -> None:
+    watched, inputs = Watched(layer.norm), _inputs(ROWS)
+    run = compiled(layer)
+    out = run(*inputs)
+    watched.undo()
+    shown = len(watched.shown)
+    assert torch.equal(run(*inputs), out)
     assert len(watched.shown) == shown
 
 
@@ -365,15 +317,14 @@ def test_a_norm_without_a_residual_shows_what_enters_it(layer: Layer, watched: W
 
 def test_several_taps_do_not_mix_and_keep_their_numbers() -> None:
     """The number is part of a compiled graph, and vLLM keeps those from run to run."""
-    norms = [FusedNorm(dispatched=True) for _ in range(3)]
+    norms = [Norm() for _ in range(3)]
     first, second = Watched(norms[0]), Watched(norms[1])
-    x, residual = _inputs(ROWS)
-    norms[1](x, residual)
+    norms[1](*_inputs(ROWS))
     assert (len(first.shown), len(second.shown)) == (0, 1)
     first.undo()
     third = Watched(norms[2])
-    norms[2](x, residual)
-    norms[1](x, residual)
+    norms[2](*_inputs(ROWS))
+    norms[1](*_inputs(ROWS))
     assert (len(first.shown), len(second.shown), len(third.shown)) == (0, 2, 1)
     second.undo()
     third.undo()

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command import run_python
 
-TESTS = Path(__file__).parents[2]
-SHIM = TESTS / "support" / "engine_process" / "triton_on_cpu"
+SHIM = Path(__file__).parents[2] / "support" / "engine_process" / "triton_on_cpu"
 SHARED_BYTES = 227 << 10
 """Shared memory that a program may have on Hopper."""
 PER_DEPTH = {"eager": 2, "compiled": 3, "captured": 3}
@@ -33,20 +31,8 @@ pytestmark = [
 ]
 
 
-def _python(*arguments: str, places: tuple[Path, ...] = (), **environ: str) -> str:
-    """Return what a Python without settings of the probe, vLLM or Triton prints."""
-    others = ("DRIFTSCOPE_", "VLLM_", "TRITON_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    paths = os.pathsep.join([*map(str, places), *sys.path])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**clean, "PYTHONPATH": paths, **environ},
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+def _printed(*arguments: str, path: Sequence[Path] = (), **environ: str) -> str:
+    done = run_python(*arguments, path=path, timeout_s=800, **environ)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -56,14 +42,14 @@ def test_twins_agree() -> None:
     options = ("-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning")
     twins = str(Path(__file__).with_name("triton_twins.py"))
     environ = {"TRITON_INTERPRET": "1", "DRIFTSCOPE_TEST_TRITON_ON_CPU": "1"}
-    _python("-m", "pytest", twins, *options, places=(SHIM,), **environ)
+    _printed("-m", "pytest", twins, *options, path=(SHIM,), **environ)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Launches of each chain, compiled for Hopper."""
     cache = str(tmp_path_factory.mktemp("triton"))
-    out = _python(str(Path(__file__).with_name("hopper_kernels.py")), TRITON_CACHE_DIR=cache)
+    out = _printed(str(Path(__file__).with_name("hopper_kernels.py")), TRITON_CACHE_DIR=cache)
     found: list[dict[str, Any]] = json.loads(out.splitlines()[-1])
     return found
 

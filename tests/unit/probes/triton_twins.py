@@ -5,8 +5,9 @@ On its own: with TRITON_INTERPRET=1, which has to be there before Triton is firs
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +15,14 @@ from typing import Any
 import pytest
 import torch
 import triton
-from support.tiny_drafter import HEADS, Batch, Bench, chains_of
+from support.mass_cases import MassCase
+from support.tiny_drafter import HEADS, Batch, Bench, tiny_drafter
 
-from driftscope.trace.records import edges_of
 from driftscope.vocabulary import MASSES
 from driftscope_probes import triton_kernels, triton_masses
 from driftscope_probes.buffers import ChainBuffers, Layout
-from driftscope_probes.drafter import AttentionKind, Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.torch_masses import ChainSlots, Score, masses
 from driftscope_probes.triton_kernels import Captures, TritonKernels
 from driftscope_probes.triton_masses import paged_masses
 
@@ -84,25 +83,18 @@ def _buffers(dtype: torch.dtype = torch.float32) -> ChainBuffers:
     return buffers
 
 
-def _record(
-    make: Callable[[ChainBuffers], Kernels], forwards: Forwards, rows: list[int]
-) -> ChainBuffers:
-    buffers = _buffers(forwards.dtype)
-    kernels = make(buffers)
-    kernels.begin(torch.tensor(rows), torch.arange(len(rows)))
-    forwards.run(kernels)
-    kernels.finish()
-    return buffers
-
-
-def _agree_on(forwards: Forwards, rows: list[int]) -> ChainBuffers:
-    """Return what the kernels record of a chain, which is what their twins do."""
-    found = _record(TritonKernels, forwards, rows)
-    _same(found, _record(TorchKernels, forwards, rows), len(rows))
-    return found
-
-
-def _same(found: ChainBuffers, wanted: ChainBuffers, batch: int) -> None:
+@contextlib.contextmanager
+def _compared(kernels: TritonKernels, rows: list[int]) -> Iterator[TorchKernels]:
+    """Begin a chain with the kernels and with their twins, and end it with equal figures."""
+    found = kernels._buffers
+    wanted = _buffers(found.queries["a"].dtype)
+    twins, batch = TorchKernels(wanted), len(rows)
+    found.values.fill_(torch.nan)
+    for each in (kernels, twins):
+        each.begin(torch.tensor(rows), torch.arange(batch))
+    yield twins
+    for each in (kernels, twins):
+        each.finish()
     assert torch.equal(found.values.isnan(), wanted.values.isnan())
     torch.testing.assert_close(
         found.values[:batch], wanted.values[:batch], rtol=1e-5, atol=1e-6, equal_nan=True
@@ -111,6 +103,15 @@ def _same(found: ChainBuffers, wanted: ChainBuffers, batch: int) -> None:
     torch.testing.assert_close(
         found.lse["a"][:batch], wanted.lse["a"][:batch], rtol=0, atol=0, equal_nan=True
     )
+
+
+def _agree_on(forwards: Forwards, rows: list[int]) -> ChainBuffers:
+    """Return what the kernels record of a chain, which is what their twins do."""
+    kernels = TritonKernels(_buffers(forwards.dtype))
+    with _compared(kernels, rows) as twins:
+        forwards.run(kernels)
+        forwards.run(twins)
+    return kernels._buffers
 
 
 def _untouched(buffers: ChainBuffers, first: int = 0) -> None:
@@ -244,16 +245,16 @@ def test_a_replayed_graph_measures_what_it_replays(
     fed = [hidden * 9 for hidden in forwards.hidden]
     kernels = TritonKernels(buffers)
 
-    def capture() -> None:
-        kernels.rms_of_chunks(forwards.captured, "aux_rms", 3)
+    def taps(twin: Kernels) -> None:
+        twin.rms_of_chunks(forwards.captured, "aux_rms", 3)
         for depth in range(3):
-            kernels.advance(forwards.hidden[depth])
-            forwards.copy_query(kernels, depth)
-            kernels.rms_of_outputs([("fed_rms", fed[depth])])
-            kernels.confidence(forwards.logits[depth])
+            twin.advance(forwards.hidden[depth])
+            forwards.copy_query(twin, depth)
+            twin.rms_of_outputs([("fed_rms", fed[depth])])
+            twin.confidence(forwards.logits[depth])
 
     kernels.advance(forwards.hidden[0], attention_follows=True)  # left by a run before it
-    graph = Graph(kernels, capture, monkeypatch, how)
+    graph = Graph(kernels, lambda: taps(kernels), monkeypatch, how)
     assert len(graph.launches) == 1 + 3 * nodes
     _untouched(buffers)
     graph.replay()
@@ -262,14 +263,9 @@ def test_a_replayed_graph_measures_what_it_replays(
         forwards.fill(seed)
         for hidden, out in zip(forwards.hidden, fed, strict=True):
             out.copy_(hidden * 9)
-        wanted = _record(TorchKernels, forwards, rows)
-        wanted.part("aux_norm_rms", REQUESTS).fill_(torch.nan)
-        wanted.part("fc_rms", REQUESTS).fill_(torch.nan)
-        buffers.values.fill_(torch.nan)
-        kernels.begin(torch.tensor(rows), torch.arange(len(rows)))
-        graph.replay()
-        kernels.finish()
-        _same(buffers, wanted, len(rows))
+        with _compared(kernels, rows) as twins:
+            graph.replay()
+            taps(twins)
         # A step that is passed by replays the same graph.
         before = buffers.values.clone(), buffers.queries["a"].clone()
         kernels.skip()
@@ -281,56 +277,46 @@ def test_a_replayed_graph_measures_what_it_replays(
 
 def test_a_graph_that_holds_only_a_piece_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two pieces Python runs the attention layer, but not yet during the capture."""
-    buffers, forwards = _buffers(), Forwards(3, requests=REQUESTS)
-    kernels = TritonKernels(buffers)
+    forwards, kernels = Forwards(3, requests=REQUESTS), TritonKernels(_buffers())
     state = torch.empty_like(forwards.hidden[0])
 
-    def forward(depth: int, piece: Callable[[], None], *, attention: bool) -> None:
-        kernels.advance(forwards.hidden[depth], attention_follows=True)
+    def forward(
+        twin: Kernels, depth: int, piece: Callable[[], Any], *, attention: bool = True
+    ) -> None:
+        hidden = forwards.hidden[depth]
+        twin.advance(hidden, attention_follows=True)
         if attention:
-            forwards.copy_query(kernels, depth)
-        state[: len(forwards.hidden[depth])] = forwards.hidden[depth] * 9
+            forwards.copy_query(twin, depth)
+        state[: len(hidden)] = hidden * 9
         piece()
-        kernels.rms_of_outputs([("fed_rms", forwards.hidden[depth] * 4)])
+        twin.rms_of_outputs([("fed_rms", hidden * 4)])
 
-    forward(0, lambda: kernels.rms(state, "prenorm_rms"), attention=False)
+    tap = functools.partial(kernels.rms, state, "prenorm_rms")
+    forward(kernels, 0, tap, attention=False)
     kernels.confidence(forwards.logits[0])
-    graphs = []
-
-    def capture() -> None:
-        graphs.append(Graph(kernels, lambda: kernels.rms(state, "prenorm_rms"), monkeypatch))
-
-    forward(0, capture, attention=False)
+    graphs = list[Graph]()
+    capture = lambda: graphs.append(Graph(kernels, tap, monkeypatch))  # noqa: E731
+    forward(kernels, 0, capture, attention=False)
     (graph,) = graphs
     assert len(graph.launches) == 1
-    assert not buffers.depth.any()
+    assert not kernels._buffers.depth.any()
     for seed, rows in enumerate(([2, 5, 9], [7, 1])):
         forwards.fill(seed)
-        buffers.values.fill_(torch.nan)
-        found, wanted = kernels, TorchKernels(_buffers())
-        found.begin(torch.tensor(rows), torch.arange(len(rows)))
-        wanted.begin(torch.tensor(rows), torch.arange(len(rows)))
-        for depth in range(3):
-            forward(depth, graph.replay, attention=True)
-            found.confidence(forwards.logits[depth])
-            hidden = forwards.hidden[depth]
-            wanted.advance(hidden)
-            forwards.copy_query(wanted, depth)
-            wanted.rms(hidden * 9, "prenorm_rms")
-            wanted.rms_of_outputs([("fed_rms", hidden * 4)])
-            wanted.confidence(forwards.logits[depth])
-        found.finish()
-        wanted.finish()
-        _same(buffers, wanted._buffers, len(rows))
+        with _compared(kernels, rows) as twins:
+            for depth in range(3):
+                forward(kernels, depth, graph.replay)
+                own = forwards.hidden[depth] * 9  # the twin measures it later
+                forward(twins, depth, functools.partial(twins.rms, own, "prenorm_rms"))
+                for twin in (kernels, twins):
+                    twin.confidence(forwards.logits[depth])
 
 
 def test_a_graph_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python sees the forward begin and its logits, and the graph holds what lies between."""
-    buffers, forwards = _buffers(), Forwards(3, requests=REQUESTS)
-    kernels = TritonKernels(buffers)
+    forwards, kernels = Forwards(3, requests=REQUESTS), TritonKernels(_buffers())
     # One graph for depth 1, one for the later depths, which share their tensors.
-    hidden = {0: forwards.hidden[0], 1: forwards.hidden[1]}
-    fed = {depth: x * 9 for depth, x in hidden.items()}
+    hidden = forwards.hidden[:2]
+    fed = [x * 9 for x in hidden]
     kernels.advance(hidden[0], attention_follows=True)  # the mode is not known at first
     kernels.rms_of_outputs([("fed_rms", fed[0])])
     kernels.confidence(forwards.logits[0])
@@ -339,91 +325,68 @@ def test_a_graph_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         forwards.copy_query(kernels, depth)
         kernels.rms_of_outputs([("fed_rms", fed[depth])])
 
-    graphs = {}
-    for depth in hidden:
-        kernels.advance(hidden[depth], attention_follows=True)
-        graphs[depth] = Graph(kernels, functools.partial(inside, depth), monkeypatch)
+    graphs = []
+    for depth, entering in enumerate(hidden):
+        kernels.advance(entering, attention_follows=True)
+        graphs.append(Graph(kernels, functools.partial(inside, depth), monkeypatch))
     for seed, rows in enumerate(([2, 5, 9], [7, 1])):
         forwards.fill(seed)
-        buffers.values.fill_(torch.nan)
-        wanted = TorchKernels(_buffers())
-        for twin in (kernels, wanted):
-            twin.begin(torch.tensor(rows), torch.arange(len(rows)))
-        for depth in range(3):
-            at = min(depth, 1)
-            hidden[at].mul_(1 + depth)
-            fed[at].copy_(hidden[at] * 9)
-            for twin in (kernels, wanted):
-                twin.advance(hidden[at], attention_follows=False)
-            graphs[at].replay()
-            forwards.copy_query(wanted, at)
-            wanted.rms_of_outputs([("fed_rms", fed[at].clone())])
-            for twin in (kernels, wanted):
-                twin.confidence(forwards.logits[depth])
-        kernels.finish()
-        wanted.finish()
-        _same(buffers, wanted._buffers, len(rows))
+        with _compared(kernels, rows) as twins:
+            for depth in range(3):
+                at = min(depth, 1)
+                hidden[at].mul_(1 + depth)
+                fed[at].copy_(hidden[at] * 9)
+                for twin in (kernels, twins):
+                    twin.advance(hidden[at], attention_follows=False)
+                graphs[at].replay()
+                forwards.copy_query(twins, at)
+                twins.rms_of_outputs([("fed_rms", fed[at].clone())])
+                for twin in (kernels, twins):
+                    twin.confidence(forwards.logits[depth])
 
 
-@pytest.mark.parametrize("ends_before", ["query", "logits"])
+@pytest.mark.parametrize("cut", [1, 3], ids=["query", "logits"])
 def test_a_graph_that_ends_between_two_taps_holds_what_came_before(
-    monkeypatch: pytest.MonkeyPatch, ends_before: str
+    monkeypatch: pytest.MonkeyPatch, cut: int
 ) -> None:
-    buffers, forwards = _buffers(), Forwards(1, requests=REQUESTS)
-    kernels, rows = TritonKernels(buffers), [2, 5, 9]
-    taps: list[Callable[[TritonKernels | TorchKernels], None]] = [
+    forwards, kernels = Forwards(1, requests=REQUESTS), TritonKernels(_buffers())
+    taps: list[Callable[[Kernels], None]] = [
         lambda twin: twin.advance(forwards.hidden[0]),
         lambda twin: forwards.copy_query(twin, 0),
         lambda twin: twin.rms_of_outputs([("fed_rms", forwards.hidden[0])]),
         lambda twin: twin.confidence(forwards.logits[0]),
     ]
-    cut = 1 if ends_before == "query" else 3
+
+    def run(twin: Kernels, some: slice) -> None:
+        for tap in taps[some]:
+            tap(twin)
+
+    graph = Graph(kernels, lambda: run(kernels, slice(cut)), monkeypatch)
+    forwards.fill(1)
+    with _compared(kernels, [2, 5, 9]) as twins:
+        run(twins, slice(None))
+        graph.replay()
+        run(kernels, slice(cut, None))
+
+
+@pytest.mark.parametrize("how", ["cut", "skips", "fails"])
+def test_after_a_graph_without_all_taps_no_chain_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its end was not seen, or a tap failed, so that it lacks what waited for it."""
+    forwards, kernels = Forwards(1, requests=REQUESTS), TritonKernels(_buffers())
 
     def capture() -> None:
-        for tap in taps[:cut]:
-            tap(kernels)
+        kernels.advance(forwards.hidden[0])
+        if how == "fails":
+            monkeypatch.setattr(kernels, "_buffers", None)
 
-    graph = Graph(kernels, capture, monkeypatch)
-    forwards.fill(1)
-    wanted = TorchKernels(_buffers())
-    for twin in (kernels, wanted):
-        twin.begin(torch.tensor(rows), torch.arange(3))
-    for tap in taps:
-        tap(wanted)
-    graph.replay()
-    for tap in taps[cut:]:
-        tap(kernels)
-    for twin in (kernels, wanted):
-        twin.finish()
-    _same(buffers, wanted._buffers, 3)
-
-
-@pytest.mark.parametrize("skips", [False, True])
-def test_after_a_graph_without_all_taps_no_chain_is_recorded(
-    monkeypatch: pytest.MonkeyPatch, skips: bool
-) -> None:
-    """Its end was not seen, so that it lacks what waited for it."""
-    forwards = Forwards(1, requests=REQUESTS)
-    kernels = TritonKernels(_buffers())
-    Graph(kernels, lambda: kernels.advance(forwards.hidden[0]), monkeypatch, CUT)
-    if skips:
+    Graph(kernels, capture, monkeypatch, WATCHED if how == "fails" else CUT)
+    if how == "skips":
         kernels.skip()
     for _ in range(2):
         with pytest.raises(RuntimeError, match="without all of driftscope's taps"):
             kernels.begin(torch.arange(3), torch.arange(3))
-
-
-def test_a_capture_ends_even_if_a_tap_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    forwards = Forwards(1, requests=REQUESTS)
-    kernels = TritonKernels(_buffers())
-
-    def capture() -> None:
-        kernels.advance(forwards.hidden[0])
-        monkeypatch.setattr(kernels, "_buffers", None)
-
-    Graph(kernels, capture, monkeypatch)
-    with pytest.raises(RuntimeError, match="without all of driftscope's taps"):
-        kernels.begin(torch.arange(3), torch.arange(3))
 
 
 def test_a_long_row_of_logits_is_split() -> None:
@@ -440,73 +403,33 @@ def test_a_long_row_of_logits_is_split() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paged:
+class Paged(MassCase):
     """B chains whose keys lie in pages in disorder."""
 
     positions: tuple[int, ...] = (700, 5, 350)
     prompts: tuple[int, ...] = (640, 4, 30)
-    k: int = 3
+    size: int = 16
     depths: int = 3
-    """Depths of the buffers that hold the queries."""
-    kind: AttentionKind = AttentionKind(heads=4, kv_heads=2, head_size=16, scale=0.3)  # noqa: RUF009
-    sink_slots: tuple[int, ...] = (0, 1, 2, 3)
+    sharpness: float = 1.2
+    longest: int = 5
     page: int = 16
-    dtype: torch.dtype = torch.float32
     max_context: int = 0
     """0: the longest context."""
-    longest: int = 5
-    """Largest chain length of the run, which the bins by distance are made for."""
 
-    @property
-    def chains(self) -> ChainSlots:
-        return chains_of(self.k, self.positions, self.prompts, self.sink_slots)
-
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries [B, depths, size], pages as vLLM's cache lies, block table."""
-        generator = torch.Generator().manual_seed(5)
-        kind, batch = self.kind, len(self.positions)
-        blocks = -(-(max(self.positions) + self.k) // self.page)
-        cache = torch.randn(
-            batch * blocks + 1, kind.kv_heads, self.page, 2 * kind.head_size, generator=generator
-        )
+    def pages(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pages as vLLM's cache lies, and the block table."""
+        generator, (keys, _) = torch.Generator().manual_seed(5), self.tensors()
+        batch, blocks = len(keys), -(-keys.shape[-1] // self.page)
+        shape = (batch * blocks + 1, self.kv_heads, self.page, 2 * self.size)
+        cache = torch.randn(shape, generator=generator).to(self.dtype)
+        pages = cache.transpose(1, 2)[..., : self.size]
         table = torch.randperm(batch * blocks, generator=generator).view(batch, blocks).int()
         for b, position in enumerate(self.positions):
-            table[b, -(-(position + self.k) // self.page) :] = -1
-        queries = torch.randn(batch, self.depths, kind.heads * kind.head_size, generator=generator)
-        pages = cache.to(self.dtype).transpose(1, 2)[..., : kind.head_size]
-        return queries.to(self.dtype), pages, table
-
-    def keys(self, pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """[B, kv_heads, head_size, slots]."""
-        return pages[table.long()].flatten(1, 2).permute(0, 2, 3, 1).float()
-
-    def bins(self) -> torch.Tensor:
-        """[B, K, bins], not filled."""
-        shape = (len(self.positions), self.k, len(edges_of(self.longest)))
-        return torch.full(shape, torch.nan)
-
-    def wanted(self, distances: torch.Tensor | None = None) -> torch.Tensor:
-        """[B, K, heads, 5] by the twin."""
-        queries, pages, table = self.tensors()
-        keys = self.keys(pages, table)
-        queries = queries[:, : self.chains.k]
-        score: Score = lambda q: (q @ keys)[:, None]  # noqa: E731
-        return masses(queries, score, self.chains, self.kind, distances)
-
-    def lse(self) -> torch.Tensor:
-        """[B, K, heads] as the served kernel has it."""
-        queries, pages, table = self.tensors()
-        keys, kind, k = self.keys(pages, table), self.kind, self.k
-        q = queries[:, :k].float().view(len(queries), k, kind.heads, kind.head_size) * kind.scale
-        shared = keys.repeat_interleave(kind.heads // kind.kv_heads, 1)
-        scores = torch.einsum("bkhs,bhsn->bkhn", q, shared)
-        if kind.softcap:
-            scores = kind.softcap * torch.tanh(scores / kind.softcap)
-        slot, own = torch.arange(keys.shape[-1]), self.chains.position[:, None] + torch.arange(k)
-        hidden = slot > own[..., None]
-        if kind.window is not None:
-            hidden |= slot <= own[..., None] - kind.window
-        return scores.masked_fill(hidden[:, :, None], -torch.inf).logsumexp(-1)
+            slot = torch.arange(position + self.depths)
+            block = table[b, slot // self.page].long()
+            pages[block, slot % self.page] = keys[b][..., slot].permute(2, 0, 1)
+            table[b, -(-len(slot) // self.page) :] = -1
+        return pages, table
 
     def found(
         self,
@@ -515,53 +438,59 @@ class Paged:
         pages: torch.Tensor | None = None,
         distances: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """[B, K, 5] by the kernel."""
-        queries, own_pages, table = self.tensors()
-        batch = len(queries)
-        # As in a row of the buffers: other layers' numbers lie between.
-        out = torch.full((batch, self.depths, 2, 5), -7.0)
+        """[B, K, 5] by the kernel; `lse`: given that of each head, as the served kernel has it."""
+        (_, queries), (own_pages, table), k = self.tensors(), self.pages(), self.depths
+        # Buffers hold longer chains; as in their rows, other layers' numbers lie between.
+        held = torch.nn.functional.pad(queries.flatten(2), (0, 0, 0, 1), value=7.0)
+        out = torch.full((len(queries), k + 1, 2, 5), -7.0)
+        sums = [
+            self.scores(b, depth).logsumexp(-1)
+            for b in range(len(queries))
+            for depth in range(1, k + 1)
+        ]
         paged_masses(
-            queries[:, : self.k],
+            held[:, :k],
             own_pages if pages is None else pages,
             table,
             self.chains,
             self.kind,
-            out[:, : self.k, 1],
+            out[:, :k, 1],
             max_context=self.max_context or max(self.positions) + 1,
-            lse=self.lse() if lse else None,
+            lse=torch.stack(sums).float().view(-1, k, self.heads) if lse else None,
             distances=distances,
         )
         assert (out[:, :, 0] == -7.0).all(), "another layer's"
-        assert (out[:, self.k :] == -7.0).all(), "depths that were not drafted"
-        return out[:, : self.k, 1]
+        assert (out[:, k:] == -7.0).all(), "depths that were not drafted"
+        return out[:, :k, 1]
 
 
-def _agree(case: Paged, **how: Any) -> None:
-    """Masses by class and by distance are the twin's."""
-    room = torch.full((*case.bins().shape[:2], 2, case.bins().shape[-1]), torch.nan)
-    found, bins = room[:, :, 1], case.bins()
-    by_class = case.found(**how, distances=found)
-    wanted = case.wanted(bins).mean(2)
-    torch.testing.assert_close(by_class, wanted, atol=2e-6, rtol=0, equal_nan=True)
-    torch.testing.assert_close(found, bins, atol=2e-6, rtol=0)
+def _agree(case: Paged, **how: Any) -> torch.Tensor:
+    """Return masses by class, which are the twin's, and so are those by distance."""
+    bins = case.bins()
+    room = torch.full((*bins.shape[:2], 2, bins.shape[-1]), torch.nan)
+    found = case.found(**how, distances=room[:, :, 1])
+    wanted = case.measured(distances=bins).mean(2)
+    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=0, equal_nan=True)
+    torch.testing.assert_close(room[:, :, 1], bins, atol=2e-6, rtol=0)
     assert room[:, :, 0].isnan().all(), "another layer's"
+    return found
 
 
 PLAIN = Paged()
 KINDS = {
     "plain": PLAIN,
-    "window": replace(PLAIN, kind=replace(PLAIN.kind, window=40)),
-    "wide window": replace(PLAIN, kind=replace(PLAIN.kind, window=352)),
-    "soft cap": replace(PLAIN, kind=replace(PLAIN.kind, softcap=2.0)),
-    "odd head": replace(PLAIN, kind=AttentionKind(heads=6, kv_heads=1, head_size=24, scale=0.2)),
+    "window": replace(PLAIN, window=40),
+    "wide window": replace(PLAIN, window=352),
+    "soft cap": replace(PLAIN, softcap=2.0),
+    "odd head": replace(PLAIN, heads=6, kv_heads=1, size=24),
     "prompt shorter": replace(PLAIN, prompts=(20, 1, 300)),
-    "long chain": replace(PLAIN, k=5, depths=5),
-    "shorter than the buffers": replace(PLAIN, k=2, depths=4),
+    "long chain": replace(PLAIN, depths=5),
+    "short chain": replace(PLAIN, depths=2),
     "one slot is the sink": replace(PLAIN, sink_slots=(0,)),
     "sink set of any slots": replace(PLAIN, sink_slots=(1, 64, 300, 655)),
     "sink set at the end": replace(PLAIN, prompts=(10, 2, 340), sink_slots=(3, 699)),
     "no sink": replace(PLAIN, sink_slots=()),
-    "no sink in a window": replace(PLAIN, sink_slots=(), kind=replace(PLAIN.kind, window=40)),
+    "no sink in a window": replace(PLAIN, sink_slots=(), window=40),
     "larger pages": replace(PLAIN, page=64),
     # Not bfloat16, whose products the interpreter gets wrong.
     "half precision": replace(PLAIN, dtype=torch.float16),
@@ -592,31 +521,22 @@ def test_masses_from_pages_are_the_twins(kind: str, lse: bool, splits: list[int]
 
 
 def test_a_learned_bias_is_a_class_of_its_own() -> None:
-    biased = replace(PLAIN, kind=replace(PLAIN.kind, sinks=torch.linspace(-1.0, 6.0, 4)))
-    found = biased.found()
-    torch.testing.assert_close(found, biased.wanted().mean(2), atol=2e-6, rtol=0, equal_nan=True)
+    found = _agree(replace(PLAIN, bias=True))
     assert (found[..., MASSES.index("null_mass")] > 0).all()
     torch.testing.assert_close(found.sum(-1), torch.ones(3, 3), atol=1e-5, rtol=0)
-    _agree(biased)
 
 
-@pytest.mark.parametrize(
-    ("prompts", "unread"),
-    # The longer class but for the tiles that it shares with others.
-    [((640, 640), (64, 640)), ((20, 20), (64, 640))],
-)
-def test_with_the_log_sum_exp_the_longer_class_is_not_read(
-    prompts: tuple[int, int], unread: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("prompts", [(640, 640), (20, 20)])
+def test_with_the_log_sum_exp_the_longer_class_is_not_read(prompts: tuple[int, int]) -> None:
+    """The slots from 64 to 639 are those of the longer class that share no tile with others."""
     case = Paged(positions=(700, 699), prompts=prompts)
-    _, pages, table = case.tensors()
-    spoiled = pages.clone()
-    slot = torch.arange(*unread)
+    pages, table = case.pages()
+    spoiled, slot, bins = pages.clone(), torch.arange(64, 640), case.bins()
     spoiled[table[:, slot // case.page].long(), slot % case.page] = torch.nan
-    bins = case.bins()
     found = case.found(lse=True, pages=spoiled, distances=bins)
     assert bins.isfinite().all()
-    torch.testing.assert_close(found, case.wanted().mean(2), atol=2e-6, rtol=0, equal_nan=True)
+    wanted = case.measured().mean(2)
+    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=0, equal_nan=True)
     assert case.found(pages=spoiled).isnan().any(), "the other way reads every key"
 
 
@@ -636,12 +556,10 @@ class TritonBench(Bench):
 
 
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
-def test_a_drafters_chain_is_the_one_computed_by_hand(
-    make_drafter: Callable[..., Drafter], flags: dict[str, bool]
-) -> None:
+def test_a_drafters_chain_is_the_one_computed_by_hand(flags: dict[str, bool]) -> None:
     errors: list[Any] = []
     writer: Any = SimpleNamespace(count_error=lambda *error: errors.append(error))
-    bench = TritonBench(make_drafter(**flags), Guard(writer), in_graph=True)
+    bench = TritonBench(tiny_drafter(**flags), Guard(writer), in_graph=True)
     batch = Batch(bench.proposer)
     bench.record(batch)
     assert errors == []

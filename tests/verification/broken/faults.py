@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from support.checkpoints import captured, changed, fields, without
-from support.reference_engine import ReferenceRun
+from support.reference_engine import record_run
 from torch import Tensor, nn
 
 from driftscope.inspect.reference.drafter import (
@@ -170,9 +170,8 @@ def record(run: Path, name: str, folder: Path) -> Path:
     fault = FAULTS.get(name)
     target, drafter = models(folder, fault) if fault else healthy_models(folder, name)
     prompts = [encode(prompt.in_distribution) for prompt in load_prompts()[:REQUESTS]]
-    with torch.inference_mode(), ReferenceRun(run, target, drafter, k=K) as engine:
-        if fault and fault.engine:
-            fault.engine(engine.drafter)
-        for ids in prompts:
-            engine.generate(ids, max_tokens=MAX_TOKENS, label="in distribution")
+    change = fault.engine if fault else None
+    size = {"k": K, "max_tokens": MAX_TOKENS}
+    with torch.inference_mode():
+        record_run(run, target, drafter, prompts, **size, label="in distribution", change=change)
     return run

@@ -7,13 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from support.command import run_python
 
 from driftscope_probes.server import doctor
 from driftscope_probes.server.doctor import (
@@ -39,7 +40,8 @@ from driftscope_probes.sglang.plugin import TESTED
 from driftscope_probes.start_guard import HookPoint
 from driftscope_probes.vllm.plugin import HOOKS
 
-REGISTRY = """
+VLLM_SOURCES = {
+    "model_executor.models.registry": """
 _SPECULATIVE_DECODING_MODELS = {
     "LlamaForCausalLMEagle3": ("llama_eagle3", "Eagle3LlamaForCausalLM"),
     "StrangeEagle3": ("strange", "StrangeForCausalLM"),
@@ -49,97 +51,112 @@ _SPECULATIVE_DECODING_MODELS = {
     "Glm4MoeMTPModel": ("glm4_moe_mtp", "Glm4MoeMTP"),
     "MiMoMTPModel": ("mimo_mtp", "MiMoMTP"),
 }
+""",
+    "engine.arg_utils": """
+for name in ("--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens"):
+    parser.add_argument(name)
+""",
+}
+SPECULATIVE_CONFIG = """
+A_Types = Literal["mtp", "x_mtp"]
+SpeculativeMethod = Literal["eagle3", "ngram", "suffix", A_Types]
+RejectionSampleMethod = Literal["standard", "block"]
+class SpeculativeConfig:
+    num_speculative_tokens: int = 0
+    model: str | None = None
+    method: SpeculativeMethod | None = None
+    rejection_sample_method: RejectionSampleMethod = "standard"
 """
+
+
+def _engine(
+    folder: Path, prefix: str, hooks: dict[str, tuple[HookPoint, ...]], sources: dict[str, str]
+) -> Path:
+    """Write source files with every hook, none of which may be imported."""
+    texts, classes = dict(sources), dict[tuple[str, str], list[str]]()
+    for hook in (hook for seam in hooks.values() for hook in seam):
+        name, _, method = hook.name.partition(".")
+        body = classes.setdefault((hook.module.removeprefix(prefix), name), ["    pass"])
+        body.append(f"    def {method or 'f'}(self): ...")
+    for (module, name), body in classes.items():
+        if f"class {name}" not in texts.get(module, ""):
+            text = "\n".join([f"class {name}:", *body])
+            texts[module] = texts.get(module, "raise ImportError") + f"\n{text}\n"
+    for module, text in texts.items():
+        _write(folder, module, text)
+    return folder
+
+
+def _write(folder: Path, module: str, text: str) -> None:
+    path = folder.joinpath(*module.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 @pytest.fixture
 def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Source files with every hook, none of which may be imported."""
-    folder = tmp_path / "vllm"
-    _write(folder, "vllm.model_executor.models.registry", REGISTRY)
-    classes: dict[tuple[str, str], set[str]] = {}
-    for hook in (hook for hooks in HOOKS.values() for hook in hooks):
-        first, _, rest = hook.name.partition(".")
-        classes.setdefault((hook.module, first), set()).update([rest] if rest else [])
-    for (module, name), methods in classes.items():
-        body = [f"    def {method}(self): ..." for method in sorted(methods)] or ["    pass"]
-        text = "\n".join([f"class {name}:", *body])
-        _write(folder, module, f"raise ImportError\n{text}\n")
+    folder = _engine(tmp_path / "vllm", "vllm.", HOOKS, VLLM_SOURCES)
     monkeypatch.setattr(doctor, "package_folder", lambda _: folder)
     monkeypatch.setattr(doctor, "installed_version", lambda _: "0.32.0")
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     return folder
 
 
-def _write(folder: Path, module: str, text: str) -> None:
-    path = folder.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(text)
+def _checks(model: object, options: Sequence[str] = (), engine: Any = VLLM) -> dict[str, Any]:
+    return {check.topic: check for check in examine_server(engine, str(model), list(options))}
+
+
+def _verdict(checks: dict[str, Any], engine: Any = VLLM) -> str:
+    answered = [check for topic, check in checks.items() if topic != "plugin"]
+    return verdict(answered, engine).detail
 
 
 def _answer(target: str = "some/model", **speculation: object) -> str:
     given = {"num_speculative_tokens": 3, **speculation}
-    checks = examine_server(VLLM, target, ["--speculative-config", json.dumps(given)])
-    return verdict([check for check in checks if check.topic != "plugin"]).detail
+    return _verdict(_checks(target, ["--speculative-config", json.dumps(given)]))
+
+
+def _configured(folder: Path, config: dict[str, Any]) -> str:
+    """Write the config of a model and return its folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+AGREES = "as far as the first recorded chain agrees"
 
 
 @pytest.mark.parametrize(
     ("method", "architecture", "words"),
     [
-        (
-            "eagle3",
-            "LlamaForCausalLMEagle3",
-            ("vLLM 0.32.0, tested; ", "hooks hold", "attention, hidden states"),
-        ),
-        (
-            "eagle3",
-            "StrangeEagle3",
-            (
-                "EAGLE-3 / 3.1 (StrangeForCausalLM): attention",
-                "as far as the first recorded chain agrees",
-            ),
-        ),
-        (
-            "extract_hidden_states",
-            "",
-            ("method extract_hidden_states is of no known kind: its acceptance and timing",),
-        ),
+        ("eagle3", "LlamaForCausalLMEagle3", ("vLLM 0.32.0, tested; ", "hooks hold", "attention")),
+        ("eagle3", "StrangeEagle3", ("EAGLE-3 / 3.1 (StrangeForCausalLM): attention", AGREES)),
+        ("extract_hidden_states", "", ("_states is of no known kind: its acceptance and timing",)),
         ("ngram", "", ("n-gram: acceptance and timing",)),
-        (
-            "deepseek_mtp",
-            "",
-            ("MTP: attention", "as far as the first recorded chain agrees"),
-        ),
+        ("deepseek_mtp", "", ("MTP: attention", AGREES)),
     ],
 )
 def test_whether_a_drafter_is_ready_to_be_recorded(
     vllm: Path, tmp_path: Path, method: str, architecture: str, words: tuple[str, ...]
 ) -> None:
-    model = {}
-    if architecture:
-        config = tmp_path / "drafter" / "config.json"
-        config.parent.mkdir()
-        config.write_text(json.dumps({"architectures": [architecture]}))
-        model = {"model": str(config.parent)}
+    config = {"architectures": [architecture]}
+    model = {"model": _configured(tmp_path / "drafter", config)} if architecture else {}
     answer = _answer(method=method, **model)
     assert all(word in answer for word in words)
     assert answer.startswith("ready")
 
 
-def _saved(folder: Path, **config: object) -> str:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
-
-
 def test_a_draft_model_is_any_model_with_the_vocabulary_of_its_target(
     vllm: Path, tmp_path: Path
 ) -> None:
-    llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-    target = _saved(tmp_path / "target", **llama, vocab_size=128)
-    small = _saved(tmp_path / "small", **llama, vocab_size=128)
-    other = _saved(tmp_path / "other", **llama, text_config={"vocab_size": 100})
+    target, small, other = (
+        _configured(tmp_path / name, {**LLAMA, **sizes})
+        for name, sizes in (
+            ("target", {"vocab_size": 128}),
+            ("small", {"vocab_size": 128}),
+            ("other", {"text_config": {"vocab_size": 100}}),
+        )
+    )
     answers = [
         _answer(target, method="draft_model", model=model, **more)
         for model, more in ((small, {}), (other, {}), (other, {"use_heterogeneous_vocab": True}))
@@ -159,21 +176,12 @@ def test_a_drafter_that_is_not_here_is_not_examined(vllm: Path, tmp_path: Path) 
     )
 
 
-def test_a_method_that_vllm_does_not_have_is_not_ready(vllm: Path) -> None:
-    _write(
-        vllm,
-        "vllm.config.speculative",
-        'A_Types = Literal["mtp", "x_mtp"]\nSpeculativeMethod = Literal["eagle3", A_Types]\n'
-        'RejectionSampleMethod = Literal["standard"]\n',
-    )
-    assert _answer(method="eagel3").startswith("not ready because of drafter: vLLM has no method")
-    assert "no method standard" in _answer(method="standard")
-    assert _answer(method="x_mtp").startswith("ready")
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        ({"method": "eagel3"}, "not ready because of drafter: vLLM has no method"),
+        ({"method": "standard"}, "no method standard"),
+        ({"method": "x_mtp"}, ""),
         ({"rejection_sample_method": "nonsense"}, "no rejection_sample_method nonsense"),
         ({"rejection_sample_methd": "block"}, "has no rejection_sample_methd"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
@@ -190,15 +198,7 @@ def test_a_method_that_vllm_does_not_have_is_not_ready(vllm: Path) -> None:
 def test_an_option_that_vllm_refuses_is_not_ready(
     vllm: Path, given: dict[str, object], words: str
 ) -> None:
-    _write(
-        vllm,
-        "vllm.config.speculative",
-        'RejectionSampleMethod = Literal["standard", "block"]\n'
-        "class SpeculativeConfig:\n"
-        "    num_speculative_tokens: int = 0\n    model: str | None = None\n"
-        "    method: SpeculativeMethod | None = None\n"
-        '    rejection_sample_method: RejectionSampleMethod = "standard"\n',
-    )
+    _write(vllm, "config.speculative", SPECULATIVE_CONFIG)
     answer = _answer(**{"method": "ngram", **given})
     assert words in answer and answer.startswith("not ready" if words else "ready")
 
@@ -218,22 +218,15 @@ def test_an_option_that_vllm_refuses_is_not_ready(
     ],
 )
 def test_options_are_those_that_vllm_takes(vllm: Path, options: list[str], words: str) -> None:
-    _write(
-        vllm,
-        "vllm.engine.arg_utils",
-        'for name in ("--speculative-config", "-sc", "--spec-method", "--spec-model", '
-        '"--spec-tokens"):\n    parser.add_argument(name)\n',
-    )
-    checks = {check.topic: check for check in examine_server(VLLM, "org/target", options)}
-    assert words in checks["drafter"].detail
+    assert words in _checks("org/target", options)["drafter"].detail
 
 
 @pytest.mark.parametrize(
     ("target", "words"), [("", "it has no name"), ("/dev/null", "/dev/null is no folder")]
 )
 def test_a_target_that_cannot_be_a_model_is_not_ready(vllm: Path, target: str, words: str) -> None:
-    checks = {check.topic: check for check in examine_server(VLLM, target, [])}
-    assert checks["target"].ok is False and checks["target"].detail.startswith(words)
+    check = _checks(target)["target"]
+    assert check.ok is False and check.detail.startswith(words)
 
 
 SPECULATOR = {
@@ -278,11 +271,10 @@ MIMO_TARGET = {**GLM, "architectures": ["MiMoForCausalLM"]}
 def test_a_drafters_config_is_read_as_the_engine_reads_it(
     vllm: Path, tmp_path: Path, config: dict[str, Any], method: str, words: str
 ) -> None:
-    folder = tmp_path / "drafter"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file({"model.norm.weight": np.ones(8, np.float32)}, folder / "model.safetensors")
-    answer = _answer(method=method, model=str(folder))
+    folder = _configured(tmp_path / "drafter", config)
+    weights = {"model.norm.weight": np.ones(8, np.float32)}
+    save_file(weights, tmp_path / "drafter" / "model.safetensors")
+    answer = _answer(method=method, model=folder)
     assert words in answer and answer.startswith("ready" if words == "ready: " else "not ready")
 
 
@@ -294,8 +286,7 @@ def test_a_drafters_config_is_read_as_the_engine_reads_it(
 def test_a_speculator_is_served_alone_with_the_target_that_it_names(
     vllm: Path, tmp_path: Path, config: dict[str, Any], kind: str
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    checks = {check.topic: check for check in examine_server(VLLM, str(tmp_path), [])}
+    checks = _checks(_configured(tmp_path, config))
     assert checks["target"].detail.startswith("some/target ")
     assert checks["drafter"].ok and checks["drafter"].detail.startswith(f"{kind} (")
 
@@ -308,19 +299,20 @@ def test_a_vllm_without_a_hook_is_not_ready(vllm: Path) -> None:
     assert "Scheduler.update_from_output" in answer
 
 
-def test_a_method_may_be_inherited_and_a_function_stand_alone(tmp_path: Path) -> None:
-    _write(tmp_path, "vllm.a", "class A(B):\n    pass\ndef f(): ...\nclass C:\n    x: int = 1\n")
-
-    def held(name: str) -> bool:
-        return is_in_source(HookPoint(module="vllm.a", name=name, purpose=""), tmp_path)
-
-    assert held("A.anything") and held("f") and held("C.x") and held("C")
-    assert not held("C.y") and not held("g")
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [("A.anything", True), ("f", True), ("C.x", True), ("C", True), ("C.y", False), ("g", False)],
+)
+def test_a_method_may_be_inherited_and_a_function_stand_alone(
+    tmp_path: Path, name: str, held: bool
+) -> None:
+    _write(tmp_path, "a", "class A(B):\n    pass\ndef f(): ...\nclass C:\n    x: int = 1\n")
+    assert is_in_source(HookPoint(module="vllm.a", name=name, purpose=""), tmp_path) is held
 
 
 @pytest.mark.parametrize("text", ["", "def broken(:", "_SPECULATIVE_DECODING_MODELS = other()"])
 def test_a_registry_of_another_form_has_no_classes(tmp_path: Path, text: str) -> None:
-    _write(tmp_path, "vllm.model_executor.models.registry", text)
+    _write(tmp_path, "model_executor.models.registry", text)
     assert drafter_classes(tmp_path) == {}
 
 
@@ -356,15 +348,7 @@ def test_without_sglang_it_says_where_to_install_the_probe(
 
 @pytest.fixture(scope="module")
 def done() -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("DRIFTSCOPE_", "VLLM_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "driftscope", "doctor", "--json"],
-        env={**clean, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    return run_python("-m", "driftscope", "doctor", "--json", timeout_s=180)
 
 
 @pytest.fixture(scope="module")
@@ -374,10 +358,18 @@ def checks(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.process
-def test_json_is_the_only_thing_on_stdout(checks: list[dict[str, Any]]) -> None:
+def test_json_has_what_the_report_of_a_bug_needs(
+    done: subprocess.CompletedProcess[str], checks: list[dict[str, Any]]
+) -> None:
+    """The exit code says whether a live vLLM can be recorded."""
     for check in checks:
         assert set(check) == {"topic", "ok", "detail", "hint", "unknown"}
         assert check["ok"] in (True, False, None)
+    topics = {check["topic"] for check in checks}
+    assert topics >= {"Python", "driftscope", "torch", "vLLM", "plugin", "settings"}
+    assert topics >= {"device", "runner", "attention backends", "recorded"}
+    problems = [check for check in checks if check["ok"] is False]
+    assert done.returncode == (1 if problems else 0), problems
 
 
 @pytest.mark.process
@@ -388,21 +380,6 @@ def test_every_hook_holds_in_the_installed_vllm(checks: list[dict[str, Any]], se
     for check in found:
         # Without Triton V2 is not needed, and not judged.
         assert check["ok"] is True or (seam == "v2" and check["ok"] is None), check["detail"]
-
-
-@pytest.mark.process
-def test_what_the_report_of_a_bug_needs_is_there(checks: list[dict[str, Any]]) -> None:
-    topics = {check["topic"] for check in checks}
-    assert topics >= {"Python", "driftscope", "torch", "vLLM", "plugin", "settings"}
-    assert topics >= {"device", "runner", "attention backends", "recorded"}
-
-
-@pytest.mark.process
-def test_the_exit_code_says_whether_a_live_vllm_can_be_recorded(
-    done: subprocess.CompletedProcess[str], checks: list[dict[str, Any]]
-) -> None:
-    problems = [check for check in checks if check["ok"] is False]
-    assert done.returncode == (1 if problems else 0), problems
 
 
 @pytest.fixture
@@ -466,40 +443,29 @@ def test_a_plugin_that_an_engine_is_told_to_leave_out(monkeypatch: pytest.Monkey
 
 
 INSTALLED = Path(__file__).parents[4] / ".venv/sglang-0.5.23/lib/python3.11/site-packages/sglang"
-SOURCES = {
-    "speculative/spec_info": "class SpeculativeAlgorithm(Enum):\n"
+SGLANG_SOURCES = {
+    "speculative.spec_info": "class SpeculativeAlgorithm(Enum):\n"
     "    EAGLE = auto()\n    EAGLE3 = auto()\n    DFLASH = auto()\n    NGRAM = auto()\n",
-    "speculative/spec_registry": '_RESERVED_ALIASES = frozenset({"NEXTN"})\n',
-    "models/llama_eagle3": "class LlamaForCausalLMEagle3: ...\n"
-    "EntryClass = [\n    LlamaForCausalLMEagle3,\n]\n",
-    "models/llama_eagle": "class LlamaForCausalLMEagle: ...\nEntryClass = LlamaForCausalLMEagle\n",
-    "models/mimo_mtp": "class MiMoMTP: ...\nEntryClass = MiMoMTP\n",
-    "models/other": "EntryClass = [OtherNextN, DFlashDraftModel, LlamaForCausalLM]\n",
-    "configs/model_config": "class ModelConfig:\n"
-    "    def _config_draft_model(self):\n"
-    "        if is_draft and self.hf_config.architectures[0] in ["
-    '"MiMoForCausalLM", "MiMo9ForCausalLM"]:\n'
-    '            self.hf_config.architectures[0] = "MiMoMTP"\n'
-    '        if self.hf_config.architectures[0] == "OtherForCausalLM":\n'
-    '            self.hf_config.architectures[0] = "OtherNextN"\n'
-    "            self.hf_config.num_nextn_predict_layers = 1\n",
+    "speculative.spec_registry": '_RESERVED_ALIASES = frozenset({"NEXTN"})\n',
+    "models.llama_eagle3": "EntryClass = [\n    LlamaForCausalLMEagle3,\n]\n",
+    "models.mimo_mtp": "EntryClass = MiMoMTP\n",
+    "models.other": "EntryClass = [OtherNextN, DFlashDraftModel, LlamaForCausalLM]\n",
+    "configs.model_config": """
+class ModelConfig:
+    def _config_draft_model(self):
+        if is_draft and self.hf_config.architectures[0] in ["MiMoForCausalLM", "MiMo9ForCausalLM"]:
+            self.hf_config.architectures[0] = "MiMoMTP"
+        if self.hf_config.architectures[0] == "OtherForCausalLM":
+            self.hf_config.architectures[0] = "OtherNextN"
+            self.hf_config.num_nextn_predict_layers = 1
+""",
 }
 
 
 @pytest.fixture
 def sglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "sglang"
-    sources = dict(SOURCES)
-    for hook in (hook for hooks in SGLANG_HOOKS.values() for hook in hooks):
-        module = "/".join(hook.module.split(".")[2:])
-        name, _, method = hook.name.partition(".")
-        body = f"    def {method}(self): ..." if method else "    pass"
-        if f"class {name}" not in sources.get(module, ""):
-            sources[module] = sources.get(module, "") + f"class {name}(Base):\n{body}\n"
-    for module, text in sources.items():
-        path = folder / "srt" / f"{module}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    _engine(folder / "srt", "sglang.srt.", SGLANG_HOOKS, SGLANG_SOURCES)
     monkeypatch.setattr(doctor, "package_folder", lambda _: folder)
     monkeypatch.setattr(doctor, "installed_version", lambda _: "0.5.23")
     return folder
@@ -521,12 +487,10 @@ def sglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_drafter_is_read_as_sglang_reads_it(
     sglang: Path, tmp_path: Path, algorithm: str, architecture: str, words: str
 ) -> None:
-    config = {"architectures": [architecture]} if architecture else {}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = _configured(tmp_path, {"architectures": [architecture]})
     options = ["--speculative-algorithm", algorithm]
-    options += [f"--speculative-draft-model-path={tmp_path}"] if architecture else []
-    checks = examine_server(SGLANG, "some/model", options)
-    answer = verdict([check for check in checks if check.topic != "plugin"], SGLANG).detail
+    options += [f"--speculative-draft-model-path={path}"] if architecture else []
+    answer = _verdict(_checks("some/model", options, SGLANG), SGLANG)
     assert words in answer
     assert answer.startswith("ready") == ("recorded" in words and "no worker" not in words)
 
@@ -534,18 +498,18 @@ def test_a_drafter_is_read_as_sglang_reads_it(
 def test_a_tree_and_a_server_without_a_drafter_are_recorded_without_the_inside(
     sglang: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["MiMoForCausalLM"]}))
+    path = _configured(tmp_path, {"architectures": ["MiMoForCausalLM"]})
     options = ["--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "4"]
-    *_, drafter = examine_server(SGLANG, str(tmp_path), options)
+    drafter = _checks(path, options, SGLANG)["drafter"]
     assert drafter.ok and "trees are not looked into" in drafter.detail
-    *_, drafter = examine_server(SGLANG, str(tmp_path), [])
+    drafter = _checks(path, engine=SGLANG)["drafter"]
     assert drafter.ok and drafter.detail.startswith("no drafter")
 
 
 def test_a_hook_that_moved_is_named(sglang: Path) -> None:
-    (sglang / "srt" / "managers" / "scheduler.py").write_text("")
-    checks = {check.topic: check for check in examine_server(SGLANG, "some/model", [])}
-    assert checks["hooks"].ok is False and "Scheduler.send_abort_output" in checks["hooks"].detail
+    _write(sglang, "srt.managers.scheduler", "")
+    hooks = _checks("some/model", engine=SGLANG)["hooks"]
+    assert hooks.ok is False and "Scheduler.send_abort_output" in hooks.detail
 
 
 def test_the_registries_are_read_from_source(sglang: Path) -> None:

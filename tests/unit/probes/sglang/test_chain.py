@@ -52,17 +52,18 @@ def states(*values: float) -> States:
 
 
 def test_rows_follow_the_batch_across_forwards() -> None:
+    """A newer round of a request replaces its rows, and a skipped one drops them."""
     kept = FirstDepths(8)
     kept.keep(("a", "b"), states(1, 2))
     kept.keep(("c",), states(3))
     taken = kept.take(("b", "c", "a"))
-    assert taken is not None and taken["query a"].flatten().tolist() == [2, 3, 1]
-    assert taken["fed_rms"].flatten().tolist() == [20, 30, 10]
-    assert taken["normed 1"].flatten().tolist() == [2, 3, 1]
-
-
-def test_a_newer_round_replaces_and_a_skipped_one_drops() -> None:
-    kept = FirstDepths(8)
+    assert taken is not None
+    assert {name: rows.flatten().tolist() for name, rows in taken.items()} == {
+        "query a": [2, 3, 1],
+        "fed_rms": [20, 30, 10],
+        "normed 0": [2, 3, 1],
+        "normed 1": [2, 3, 1],
+    }
     kept.keep(("a", "b"), states(1, 2))
     kept.keep(("a",), states(5))
     kept.drop(("b",))
@@ -101,7 +102,10 @@ def call(worker: Any, original: Any = None, **parts: Any) -> SglangDraftCall:
 
 
 def test_the_first_query_is_that_of_the_last_verified_slot(worker: Any) -> None:
-    at = call(worker).on_device()
+    """Requests without a first depth do not count."""
+    made = call(worker, missing=frozenset("b"))
+    step, at = made.step(), made.on_device()
+    assert (step.requests, step.prefilling, step.k) == (("a", "b"), b"\0\1", K)
     assert at.position.tolist() == [6, 19] and at.prompt_tokens.tolist() == [5, 20]
     assert at.rows.tolist() == [0, 1], "depth 1 is passed on by request, not by token"
     table = at.block_tables["layer"]
@@ -109,21 +113,22 @@ def test_the_first_query_is_that_of_the_last_verified_slot(worker: Any) -> None:
     assert table.shape[1] == at.max_context >= 19 + K + 1, "all slots of the chain are covered"
 
 
-def test_requests_without_a_first_depth_do_not_count(worker: Any) -> None:
-    step = call(worker, missing=frozenset("b")).step()
-    assert (step.requests, step.prefilling, step.k) == (("a", "b"), b"\0\1", K)
-
-
-def test_tokens_are_those_after_the_root(worker: Any) -> None:
-    tokens = torch.arange(2 * (K + 1))
-    drafts = call(worker, lambda: SimpleNamespace(draft_token=tokens)).serve()
-    assert drafts is not None and drafts.tolist() == [[1, 2, 3], [5, 6, 7]]
-
-
-@pytest.mark.parametrize("result", [SimpleNamespace(), SimpleNamespace(draft_token=torch.ones(3))])
-def test_a_result_that_is_laid_out_otherwise_is_served(worker: Any, result: Any) -> None:
-    made = call(worker, lambda: result)
-    assert made.serve() is None and made.result is result
+@pytest.mark.parametrize(
+    ("result", "tokens"),
+    [
+        ({"draft_token": torch.arange(2 * (K + 1))}, [[1, 2, 3], [5, 6, 7]]),  # after the root
+        ({}, None),
+        ({"draft_token": torch.ones(3)}, None),
+    ],
+    ids=["tokens", "no tokens", "another shape"],
+)
+def test_a_result_is_served_however_it_is_laid_out(
+    worker: Any, result: dict[str, Any], tokens: list[list[int]] | None
+) -> None:
+    served = SimpleNamespace(**result)
+    made = call(worker, lambda: served)
+    drafts = made.serve()
+    assert (drafts if drafts is None else drafts.tolist()) == tokens and made.result is served
 
 
 def test_recorded_rounds_run_without_graphs(worker: Any) -> None:
@@ -161,8 +166,11 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    tp_q_head_num = tp_k_head_num = 1
-    qk_head_dim, scaling, logit_cap, layer_id = DIM, 1.0, 0.0, 0
+    scaling, logit_cap, layer_id = 1.0, 0.0, 0
+
+    def __init__(self, heads: int = 1, kv_heads: int = 1, size: int = DIM) -> None:
+        super().__init__()
+        self.tp_q_head_num, self.tp_k_head_num, self.qk_head_dim = heads, kv_heads, size
 
     def forward(self, q: torch.Tensor) -> torch.Tensor:
         return q
@@ -187,33 +195,61 @@ class Processor(nn.Module):
         )
 
 
-def batch_of(state: torch.Tensor, rows: Any) -> Any:
-    """Return a batch whose requests were handed `state`."""
-    return SimpleNamespace(spec_info=SimpleNamespace(hidden_states=state), rows=rows)
-
-
-class Inner(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(LAYERS * DIM, DIM, bias=False)
-        self.fc_norm = nn.ModuleList(Norm() for _ in range(LAYERS))
-        self.layers = nn.ModuleList([Layer()])
-        self.norm = Norm()
-
-
 class Model(nn.Module):
+    """A drafter laid out like SGLang's of EAGLE-3."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.model, self.logits_processor = Inner(), Processor()
+        self.model, self.logits_processor = nn.Module(), Processor()
+        self.model.layers = nn.ModuleList([Layer()])
+        self.add_parts(self.model)
 
-    def forward(self, hidden: torch.Tensor, rows: Any = slice(None)) -> Any:
-        inner, batch = self.model, batch_of(hidden, rows)
-        if hidden.shape[-1] != DIM:
-            chunks = zip(inner.fc_norm, hidden.chunk(LAYERS, -1), strict=True)
-            hidden = inner.fc(torch.cat([norm(chunk) for norm, chunk in chunks], -1))
-        out = inner.layers[0](None, None, hidden)
-        normed, fed = inner.norm(out, hidden)
-        return self.logits_processor(None, normed, None, batch, fed)
+    def add_parts(self, inner: Any) -> None:
+        inner.fc, inner.norm = nn.Linear(LAYERS * DIM, DIM, bias=False), Norm()
+        inner.fc_norm = nn.ModuleList(Norm() for _ in range(LAYERS))
+
+    def enter(self, inner: Any, state: torch.Tensor) -> torch.Tensor:
+        if state.shape[-1] == DIM:
+            return state
+        chunks = zip(inner.fc_norm, state.chunk(LAYERS, -1), strict=True)
+        return inner.fc(torch.cat([norm(chunk) for norm, chunk in chunks], -1))  # type: ignore[no-any-return]
+
+    def leave(self, inner: Any, *streams: torch.Tensor) -> tuple[Any, ...]:
+        return inner.norm(*streams)  # type: ignore[no-any-return]
+
+    def forward(self, state: torch.Tensor, rows: Any = slice(None)) -> Any:
+        """Run on a batch whose requests were handed `state`."""
+        batch = SimpleNamespace(spec_info=SimpleNamespace(hidden_states=state), rows=rows)
+        hidden = self.enter(self.model, state)
+        out = self.model.layers[0](None, None, hidden)  # type: ignore[index, operator]
+        normed, *fed = self.leave(self.model, out, hidden)
+        return self.logits_processor(None, normed, None, batch, *fed)
+
+
+class Eagle1(Model):
+    """A drafter laid out like SGLang's of EAGLE-1: `fc` reads embedding and state each time."""
+
+    def add_parts(self, inner: Any) -> None:
+        inner.fc = nn.Linear(2 * DIM, DIM)
+
+    def enter(self, inner: Any, state: torch.Tensor) -> torch.Tensor:
+        return inner.fc(torch.cat([state + 1, state], -1))  # type: ignore[no-any-return]
+
+    def leave(self, _: Any, *streams: torch.Tensor) -> tuple[Any, ...]:
+        return streams[:1]
+
+
+class MimoHead(Model):
+    """A drafter laid out like SGLang's of MiMo: each input has a norm, and so has the output."""
+
+    def add_parts(self, inner: Any) -> None:
+        inner.hidden_layernorm, inner.final_layernorm = Norm(), Norm()
+
+    def enter(self, inner: Any, state: torch.Tensor) -> torch.Tensor:
+        return inner.hidden_layernorm(state)  # type: ignore[no-any-return]
+
+    def leave(self, inner: Any, *streams: torch.Tensor) -> tuple[Any, ...]:
+        return (inner.final_layernorm(streams[0]),)
 
 
 class Kernels:
@@ -258,8 +294,9 @@ def tapped(model: Any, kernels: Kernels, folder: Path, **parts: Any) -> DrafterT
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> tuple[DrafterTaps, Model, Kernels]:
-    model, kernels = Model(), Kernels()
+def parts(tmp_path: Path) -> tuple[DrafterTaps, Any, Kernels]:
+    model: Any = Model()
+    kernels = Kernels()
     norms = {"aux_norms": tuple(model.model.fc_norm), "final_norms": (model.model.norm,)}
     return tapped(model, kernels, tmp_path, aux_states=LAYERS, **norms), model, kernels
 
@@ -307,74 +344,39 @@ def test_hooks_are_gone_when_nothing_is_recorded(parts: Any) -> None:
     assert not modules and "forward" not in vars(model.model.layers[0].attn)
 
 
-class Eagle1(nn.Module):
-    """A drafter laid out like SGLang's of EAGLE-1: `fc` reads embedding and state each time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = nn.Module()
-        self.model.fc = nn.Linear(2 * DIM, DIM)
-        self.model.layers = nn.ModuleList([Layer()])
-        self.logits_processor = Processor()
-
-    def forward(self, state: torch.Tensor, rows: Any = slice(None)) -> Any:
-        hidden = self.model.fc(torch.cat([state + 1, state], -1))
-        out = self.model.layers[0](None, None, hidden)
-        return self.logits_processor(None, out, None, batch_of(state, rows))
-
-
-class MimoHead(nn.Module):
-    """A drafter laid out like SGLang's of MiMo: each input has a norm, and so has the output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = nn.Module()
-        self.model.hidden_layernorm, self.model.final_layernorm = Norm(), Norm()
-        self.model.layers = nn.ModuleList([Layer()])
-        self.logits_processor = Processor()
-
-    def forward(self, state: torch.Tensor, rows: Any = slice(None)) -> Any:
-        out = self.model.layers[0](None, None, self.model.hidden_layernorm(state))
-        normed = self.model.final_layernorm(out)
-        return self.logits_processor(None, normed, None, batch_of(state, rows))
-
-
 def _first_depth(
-    model: Any, kind: DrafterKind, final_norms: tuple[Any, ...], state: torch.Tensor, folder: Path
-) -> Kernels:
-    """Return what reaches the kernels of depth 1 of requests whose rows are 1 and 4."""
-    kernels = Kernels()
+    model: Any, folder: Path, outputs: dict[str, int], *final_norms: Any
+) -> tuple[Kernels, torch.Tensor]:
+    """Return what reaches the kernels of depth 1 of requests whose rows are 1 and 4, and the states
+    that these are handed."""
+    kernels, state = Kernels(), whole(6, DIM)
+    kind = DrafterKind(name="", methods=(), outputs=outputs, norms=("norm",) * len(final_norms))
     taps = tapped(model, kernels, folder, kind=kind, final_norms=final_norms)
     taps.extending(ForwardRows(WANTED, pruned=False))
     model(state)
     states = taps.extended()
     assert states is not None
     taps.first_depth(states)
-    return kernels
+    return kernels, state[WANTED]
 
 
 def test_an_eagle_1_drafter_has_neither_captured_layers_nor_a_final_norm(tmp_path: Path) -> None:
-    state = whole(6, DIM)
-    kind = DrafterKind(name="", methods=(), outputs={"prenorm_rms": 0, "fed_rms": -1})
-    kernels = _first_depth(Eagle1(), kind, (), state, tmp_path)
+    kernels, state = _first_depth(Eagle1(), tmp_path, {"prenorm_rms": 0, "fed_rms": -1})
     assert kernels.names == ["advance", "in_rms", *(n for n in LATER[1:] if n != "postnorm_rms")]
     seen = dict(kernels.seen)
-    assert seen["in_rms"] == state[WANTED].tolist(), "the state beside the embedding"
+    assert seen["in_rms"] == state.tolist(), "the state beside the embedding"
     assert seen["prenorm_rms"] == seen["fed_rms"] == seen["logits"]
 
 
 def test_a_mimo_head_has_no_captured_layers_and_feeds_what_its_final_norm_returns(
     tmp_path: Path,
 ) -> None:
-    model, state = MimoHead(), whole(6, DIM)
-    norm: Any = model.model.final_layernorm
-    kind = DrafterKind(
-        name="", methods=(), outputs={"postnorm_rms": 0, "fed_rms": -1}, norms=("norm",)
-    )
-    kernels = _first_depth(model, kind, (norm,), state, tmp_path)
+    model: Any = MimoHead()
+    outputs = {"postnorm_rms": 0, "fed_rms": -1}
+    kernels, state = _first_depth(model, tmp_path, outputs, model.model.final_layernorm)
     assert kernels.names == ["advance", "in_rms", *LATER[1:]]
-    seen, stream = dict(kernels.seen), 2 * state[WANTED] + 1
-    assert seen["in_rms"] == state[WANTED].tolist(), "the state before its norm"
+    seen, stream = dict(kernels.seen), 2 * state + 1
+    assert seen["in_rms"] == state.tolist(), "the state before its norm"
     assert seen["prenorm_rms"] == stream.tolist()
     assert seen["postnorm_rms"] == seen["fed_rms"] == seen["logits"] == (2 * stream).tolist()
 
@@ -382,46 +384,25 @@ def test_a_mimo_head_has_no_captured_layers_and_feeds_what_its_final_norm_return
 HEADS, KV_HEADS, SIZE, SLOTS = 4, 2, 8, 12
 
 
-class AttentionModule(torch.nn.Module):
-    tp_q_head_num, tp_k_head_num, qk_head_dim = HEADS, KV_HEADS, SIZE
-    scaling, logit_cap, layer_id = 0.25, 0.0, 0
-
-    def forward(self, q: torch.Tensor, *_: object) -> torch.Tensor:
-        return 2 * q
-
-
-def layer() -> tuple[SglangAttentionLayer, AttentionModule, torch.Tensor]:
-    keys, module = torch.randn(SLOTS, KV_HEADS, SIZE), AttentionModule()
-    pool = SimpleNamespace(get_key_buffer=lambda _: keys)
-    return SglangAttentionLayer(module, pool), module, keys
-
-
-def test_scores_are_products_with_the_rows_of_the_table() -> None:
-    wrapped, _, keys = layer()
+def test_scores_are_products_with_the_rows_of_the_table(tmp_path: Path) -> None:
+    """A tap sees queries only while recording."""
+    keys, module = torch.randn(SLOTS, KV_HEADS, SIZE), Attention(HEADS, KV_HEADS, SIZE)
+    wrapped = SglangAttentionLayer(module, SimpleNamespace(get_key_buffer=lambda _: keys))
+    assert (wrapped.kind.heads, wrapped.kind.kv_heads, wrapped.query_size) == (4, 2, 8)
+    assert torch.equal(PoolKeys().pages(wrapped.cache())[:, 0], keys)
     table = torch.tensor([[3, 1, 7, 0], [2, 2, 11, 5]], dtype=torch.int32)
     queries = torch.randn(2, KV_HEADS, 6, SIZE)
     scores = PoolKeys().score(queries, wrapped.cache(), table, 3)
     assert scores.shape == (2, 1, KV_HEADS, 6, 3)
     expected = torch.einsum("bhqd,bshd->bhqs", queries, keys[table[:, :3].long()])
     assert torch.allclose(scores[:, 0], expected)
-
-
-def test_parameters_and_pages() -> None:
-    wrapped, _, keys = layer()
-    assert (wrapped.kind.heads, wrapped.kind.kv_heads, wrapped.query_size) == (4, 2, 8)
-    assert torch.equal(PoolKeys().pages(wrapped.cache())[:, 0], keys)
-
-
-def test_a_tap_sees_queries_only_while_recording(tmp_path: Path) -> None:
-    wrapped, module, _ = layer()
     guard = Guard(TraceWriter(tmp_path / "run", source="worker0-1"))
-    switch = HookSwitch(guard, in_graph=False)
-    seen: list[torch.Tensor] = []
+    switch, seen = HookSwitch(guard, in_graph=False), list[torch.Tensor]()
     remove = wrapped.tap(lambda query, _: seen.append(query), switch)
     q = torch.randn(1, HEADS * SIZE)
-    assert torch.equal(module(q), 2 * q) and not seen
+    assert torch.equal(module(q), q) and not seen
     switch.active = True
-    assert torch.equal(module(q), 2 * q) and len(seen) == 1
+    assert torch.equal(module(q), q) and len(seen) == 1
     remove()
     module(q)
     assert len(seen) == 1

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.answers import WordTokenizer
+from support.command import run_python
 from support.schedules import ended_row
 
 from driftscope.errors import ProbeError
@@ -57,55 +55,34 @@ def request(**changed: Any) -> Any:
     return SimpleNamespace(**{**usual, **changed})
 
 
-def test_the_first_request_with_the_content_of_the_warm_up_is_it() -> None:
-    seen = WarmUp()
-    seen.look(request(rid="HEALTH_CHECK_1", max_new_tokens=1))
-    seen.look(request())
-    seen.look(request(rid="b"))
-    assert seen.name == "a"
-
-
-def test_a_server_without_a_tokenizer_warms_up_with_token_ids() -> None:
-    seen = WarmUp()
-    seen.look(request(origin_input_text=None, origin_input_ids=[10, 11, 12]))
-    assert seen.name == "a"
-
-
 @pytest.mark.parametrize(
-    "other",
+    ("requests", "name"),
     [
-        {"origin_input_text": "The capital of France is"},
-        {"max_new_tokens": 9},
-        {"top_k": -1, "temperature": 0.5},
+        ([{"rid": "HEALTH_CHECK_1", "max_new_tokens": 1}, {}], "a"),
+        ([{"origin_input_text": None, "origin_input_ids": [10, 11, 12]}], "a"),  # no tokenizer
+        # Another first request is a user's.
+        ([{"origin_input_text": "The capital of France is"}], ""),
+        ([{"max_new_tokens": 9}], ""),
+        ([{"top_k": -1, "temperature": 0.5}], ""),
     ],
     ids=str,
 )
-def test_another_first_request_is_a_users(other: dict[str, Any]) -> None:
+def test_the_first_request_with_the_content_of_the_warm_up_is_it(
+    requests: list[dict[str, Any]], name: str
+) -> None:
     seen = WarmUp()
-    seen.look(request(**other))
-    seen.look(request(rid="b"))
-    assert seen.name == ""
-
-
-def test_a_health_check_is_known_by_its_id() -> None:
+    for changed in (*requests, {"rid": "b"}):
+        seen.look(request(**changed))
+    assert seen.name == name
     assert is_own_name("HEALTH_CHECK_17") and not is_own_name("a")
 
 
 PROMPT = 10
 
 
-def served(
-    outputs: int, gained: int, *, drafted: int = 4, accepted: int = 0, decoding: bool = True
-) -> ServedRequest:
-    return ServedRequest(
-        request="a",
-        prompt=PROMPT,
-        outputs=outputs,
-        gained=gained,
-        decoding=decoding,
-        drafted=drafted,
-        accepted=accepted,
-    )
+def served(time_s: float, outputs: int, gained: int, **changed: Any) -> tuple[float, list[Any]]:
+    plain = {"request": "a", "prompt": PROMPT, "decoding": True, "drafted": 4, "accepted": 0}
+    return time_s, [ServedRequest(outputs=outputs, gained=gained, **{**plain, **changed})]
 
 
 def finished(output_tokens: int, tokens: RequestTokens | None = None) -> EndedRequest:
@@ -115,32 +92,18 @@ def finished(output_tokens: int, tokens: RequestTokens | None = None) -> EndedRe
 
 
 def rows_of(
-    *steps: tuple[float, ServedRequest], speculates: bool = True
+    *steps: tuple[float, list[Any]], speculates: bool = True
 ) -> tuple[list[dict[str, Any]], StepTracker]:
     errors: list[BaseException] = []
     tracker = StepTracker(lambda _, error: errors.append(error), speculates=speculates)
-    seen = [(time_s, [request]) for time_s, request in steps]
-    rows = tracker.rows([*seen])
-    assert not errors
-    if not rows:
-        return [], tracker
-    (block,) = rows
-    assert isinstance(block, Block)
-    columns = block.columns
-    return [
-        {name: columns[name][i] for name in columns}  # type: ignore[index]
-        for i in range(block.rows)
-    ], tracker
-
-
-def test_a_prompt_is_no_verification() -> None:
-    rows, _ = rows_of((2.0, served(0, 1, drafted=0)))
-    assert rows == []
+    blocks = tracker.rows([*steps])
+    assert not errors and all(isinstance(block, Block) for block in blocks)
+    return [row for block in blocks for row in block.to_batch().to_pylist()], tracker  # type: ignore[union-attr]
 
 
 def test_a_round_is_joined_by_its_last_verified_slot() -> None:
-    rows, _ = rows_of((2.0, served(0, 1, drafted=0)), (3.0, served(1, 3, accepted=2)))
-    (row,) = rows
+    """A prompt is no verification."""
+    (row,), _ = rows_of(served(2.0, 0, 1, drafted=0), served(3.0, 1, 3, accepted=2))
     assert (row["position"], row["verified"], row["accepted"], row["reason"]) == (9, 4, 2, None)
     assert (row["step"], row["time_s"]) == (2, 3.0)
 
@@ -155,14 +118,14 @@ def test_a_round_is_joined_by_its_last_verified_slot() -> None:
     ],
 )
 def test_a_token_without_a_draft_says_why(decoding: bool, speculates: bool, reason: str) -> None:
-    step = (3.0, served(5, 1, drafted=0, accepted=3, decoding=decoding))
+    step = served(3.0, 5, 1, drafted=0, accepted=3, decoding=decoding)
     rows, _ = rows_of(step, speculates=speculates)
     assert [(r["verified"], r["accepted"], r["reason"]) for r in rows] == [(0, 0, reason)]
 
 
 @pytest.mark.parametrize(("tokens", "tpot_s"), [(1, None), (5, 0.5)])
 def test_times_of_a_request(tokens: int, tpot_s: float | None) -> None:
-    _, tracker = rows_of((2.0, served(0, 1, drafted=0)), (4.0, served(1, 4, accepted=3)))
+    _, tracker = rows_of(served(2.0, 0, 1, drafted=0), served(4.0, 1, 4, accepted=3))
     (row,) = tracker.rows([finished(tokens)])
     assert isinstance(row, RequestRow)
     assert (row.ttft_s, row.tpot_s) == (1.0, tpot_s)
@@ -179,34 +142,27 @@ def test_parsers_are_those_of_the_server_unless_it_chooses_them_by_the_template(
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "regions", "kinds"),
+    ("tokenizer", "regions", "kinds", "failed"),
     [
-        (TOKENIZER, regions_of(None), ["prose", "template", "json", "template"]),
-        (TOKENIZER, regions_of(SimpleNamespace(tool_call_parser="mine")), ["prose"] * 2),
-        (None, regions_of(None), None),
-        (TOKENIZER, None, None),
+        (TOKENIZER, regions_of(None), ["prose", "template", "json", "template"], []),
+        (TOKENIZER, regions_of(SimpleNamespace(tool_call_parser="mine")), ["prose"] * 2, []),
+        (None, regions_of(None), None, []),
+        (TOKENIZER, None, None, []),
+        (object(), regions_of(None), None, ["regions"]),
     ],
-    ids=["with a tokenizer", "with an unknown parser", "without one", "switched off"],
+    ids=["a tokenizer", "an unknown parser", "no tokenizer", "switched off", "a tokenizer fails"],
 )
 def test_an_answer_has_its_kinds_of_text(
-    tokenizer: Any, regions: RequestRegions | None, kinds: list[str] | None
+    tokenizer: Any, regions: RequestRegions | None, kinds: list[str] | None, failed: list[str]
 ) -> None:
     tokens = RequestTokens(prompt_token_ids=[0], output_token_ids=[0, 1, 2, 3], tokenizer=tokenizer)
-    errors: list[BaseException] = []
-    tracker = StepTracker(lambda _, error: errors.append(error), None, regions)
+    errors: list[str] = []
+    tracker = StepTracker(lambda hook, _: errors.append(hook), None, regions)
     (row,) = tracker.rows([finished(4, tokens)])
-    assert isinstance(row, RequestRow) and not errors
+    assert isinstance(row, RequestRow) and errors == failed
     codes = row.region_codes
     assert (None if codes is None else [Region.ALL[code] for code in codes]) == kinds
     assert (row.region_languages is None) == (kinds is None)
-
-
-def test_a_tokenizer_that_fails_costs_the_kinds_and_not_the_row() -> None:
-    tokens = RequestTokens(prompt_token_ids=[0], output_token_ids=[0], tokenizer=object())
-    errors: list[str] = []
-    tracker = StepTracker(lambda hook, _: errors.append(hook), None, regions_of(None))
-    (row,) = tracker.rows([finished(1, tokens)])
-    assert isinstance(row, RequestRow) and row.region_codes is None and errors == ["regions"]
 
 
 class Sink:
@@ -237,42 +193,38 @@ def batch(**own: Any) -> Any:
     return SimpleNamespace(reqs=[SimpleNamespace(rid="a"), SimpleNamespace(rid="b")], **own)
 
 
-def test_a_step_is_served_between_start_and_end() -> None:
-    sink, result = Sink(), object()
+def _step(probe: TimedWorker, served: Any, result: object = None) -> object:
+    """Run a step of a worker that drafts and extends, both of which give out what they gave."""
     worker = SimpleNamespace(speculative_num_steps=4)
     verify = SimpleNamespace(draft_token=torch.arange(10))
 
     def run() -> object:
-        assert probe.draft(lambda: verify, worker, batch()) is verify
-        assert probe.extend(lambda: 5, worker, batch(), lambda: pytest.fail("no rows")) == 5
+        assert probe.draft(lambda: verify, worker, served) is verify
+        assert probe.extend(lambda: 5, worker, served, lambda: pytest.fail("no rows")) == 5
         return result
 
-    probe = TimedWorker(sink)
-    assert probe.step(run, batch()) is result
+    return probe.step(run, served)
+
+
+def test_a_step_is_served_between_start_and_end() -> None:
+    sink: Any = Sink()
+    result = object()
+    assert _step(TimedWorker(sink), batch(), result) is result
     assert sink.calls == ["started None", "draft 4", "ended 2"]
     assert sink.drafted_s > 0
-
-
-def test_an_exception_of_the_engine_is_the_engines() -> None:
-    def run() -> None:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        TimedWorker(Sink()).step(run, batch())
+        TimedWorker(sink).step(lambda: 1 / 0, batch())
 
 
-def test_after_a_prompt_the_wanted_rows_are_the_last_ones() -> None:
+def test_rows_that_are_wanted_after_a_prompt_and_after_a_verification() -> None:
+    """The last ones of each prompt; and rejected rows are left out."""
     rows = rows_after_prefill(batch(extend_lens=[3, 2], seq_lens=torch.tensor([3, 9])))
-    states, results = torch.arange(5.0)[:, None], torch.tensor([[7.0], [8.0]])
-    assert rows.inside(states).flatten().tolist() == [2, 4]
+    states, results = torch.arange(8.0)[:, None], torch.tensor([[7.0], [8.0]])
+    assert rows.inside(states[:5]).flatten().tolist() == [2, 4]
     assert rows.result(results).flatten().tolist() == [7, 8], "SGLang has pruned these already"
-
-
-def test_after_a_verification_rejected_rows_are_left_out() -> None:
     rows = rows_after_verification(torch.tensor([1, 4], dtype=torch.int32), 4)
-    states = torch.arange(8.0)[:, None]
-    assert rows.inside(states).flatten().tolist() == [0, 7]
-    assert rows.result(states).flatten().tolist() == [0, 7]
+    for found in (rows.inside(states), rows.result(states)):
+        assert found.flatten().tolist() == [0, 7]
 
 
 class Unasked:
@@ -283,35 +235,27 @@ class Unasked:
         raise LookupError("a step that is not recorded asks for the names of its requests")
 
 
-class Errors:
-    """A writer that only counts errors."""
-
-    def __init__(self) -> None:
-        self.errors: list[str] = []
-
-    def count_error(self, hook: str, error: BaseException) -> None:
-        self.errors.append(f"{hook}: {error}")
-
-
 def test_a_step_that_is_not_recorded_asks_for_nothing() -> None:
-    errors, sampler = Errors(), AheadSampler(every=1000)
+    errors, sampler = list[BaseException](), AheadSampler(every=1000)
     sampler.take()  # the first of a thousand
+    writer: Any = SimpleNamespace(count_error=lambda _, error: errors.append(error))
     sink: Any = Sink()
-    sink.guard = Guard(errors)  # type: ignore[arg-type]
     unused: Any = None
-    sink.sampler, sink.taps, sink.selection = sampler, unused, unused
-    probe = RecordedWorker(sink, FirstDepths(8), (), unused)
-    worker = SimpleNamespace(speculative_num_steps=4)
+    sink.guard, sink.sampler, sink.taps, sink.selection = Guard(writer), sampler, unused, unused
     mode = SimpleNamespace(is_extend=lambda: False)
     served = SimpleNamespace(reqs=[Unasked(), Unasked()], forward_mode=mode)
-    verify = SimpleNamespace(draft_token=torch.arange(10))
+    _step(RecordedWorker(sink, FirstDepths(8), (), unused), served)
+    assert errors == [] and sink.calls[1:] == ["draft 4", "ended 2"]
 
-    def run() -> None:
-        assert probe.draft(lambda: verify, worker, served) is verify
-        assert probe.extend(lambda: 5, worker, served, lambda: pytest.fail("no rows")) == 5
 
-    probe.step(run, served)
-    assert errors.errors == [] and sink.calls[1:] == ["draft 4", "ended 2"]
+def hooked(monkeypatch: pytest.MonkeyPatch, kind: type, module: str) -> tuple[Any, Sink]:
+    """Return a hooked subclass, so that `kind` is left as it is, and what its probes call."""
+    subclass, sink = type(kind.__name__, (kind,), dict(vars(kind))), Sink()
+    attach = lambda view: setattr(view, PROBE, TimedWorker(sink))  # type: ignore[arg-type]  # noqa: E731
+    monkeypatch.setattr(worker_module, "attach", attach)
+    named: Any = SimpleNamespace(__name__=f"sglang.srt.{module}", **{kind.__name__: subclass})
+    install_hooks(HOOKS["worker"], named)
+    return subclass, sink
 
 
 class NGRAMWorker:
@@ -338,40 +282,22 @@ def ngram_batch(*, decode: bool, requests: int = 2) -> Any:
     return SimpleNamespace(reqs=[object()] * requests, forward_mode=mode)
 
 
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A hooked worker; its class is restored."""
-    hooked = type("NGRAMWorker", (NGRAMWorker,), dict(vars(NGRAMWorker)))
-    sink = Sink()
-
-    def attach(view: Any) -> None:
-        setattr(view, PROBE, TimedWorker(sink))
-
-    monkeypatch.setattr(worker_module, "attach", attach)
-    module = "sglang.srt.speculative.ngram_worker"
-    install_hooks(HOOKS["worker"], SimpleNamespace(__name__=module, NGRAMWorker=hooked))
-    made = hooked()
-    made.sink = sink
-    assert made.alloc_memory_pool() == "allocated"
-    return made
-
-
-def test_a_decode_step_is_timed_with_its_draft(worker: Any) -> None:
-    asked = ngram_batch(decode=True)
+@pytest.mark.parametrize(
+    ("asked", "calls"),
+    [
+        (ngram_batch(decode=True), ["started None", "draft 3", "ended 2"]),
+        (ngram_batch(decode=False), ["started None", "ended 2"]),  # a prefill drafts nothing
+        (ngram_batch(decode=True, requests=0), []),
+    ],
+)
+def test_a_decode_step_is_timed_with_its_draft(
+    monkeypatch: pytest.MonkeyPatch, asked: Any, calls: list[str]
+) -> None:
+    kind, sink = hooked(monkeypatch, NGRAMWorker, "speculative.ngram_worker")
+    worker = kind()
+    assert worker.alloc_memory_pool() == "allocated"
     assert worker.forward_batch_generation(asked) == "served"
-    assert worker.sink.calls == ["started None", "draft 3", "ended 2"]
-    assert worker.prepared == [asked]
-
-
-def test_a_prefill_drafts_nothing(worker: Any) -> None:
-    asked = ngram_batch(decode=False)
-    assert worker.forward_batch_generation(asked) == "served"
-    assert worker.sink.calls == ["started None", "ended 2"] and worker.prepared == [asked]
-
-
-def test_a_batch_without_requests_is_no_step(worker: Any) -> None:
-    assert worker.forward_batch_generation(ngram_batch(decode=True, requests=0)) == "served"
-    assert worker.sink.calls == []
+    assert (sink.calls, worker.prepared) == (calls, [asked])
 
 
 class TpModelWorker:
@@ -402,43 +328,28 @@ class TpModelWorker:
 def test_steps_of_an_engine_without_a_drafter_are_timed(
     monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], calls: list[str]
 ) -> None:
-    hooked, sink = type("TpModelWorker", (TpModelWorker,), dict(vars(TpModelWorker))), Sink()
-    monkeypatch.setattr(
-        worker_module, "attach", lambda view: setattr(view, PROBE, TimedWorker(sink))
-    )
-    module = "sglang.srt.managers.tp_worker"
-    install_hooks(HOOKS["worker"], SimpleNamespace(__name__=module, TpModelWorker=hooked))
-    made = hooked(**how)
+    kind, sink = hooked(monkeypatch, TpModelWorker, "managers.tp_worker")
+    made = kind(**how)
     assert made.init_attention_backends() == "initialised"
     assert made.forward_batch_generation(None, "a forward batch of a drafter") == "served"
     assert made.forward_batch_generation(ngram_batch(decode=True)) == "served"
     assert sink.calls == calls
 
 
-REGISTER = "import os, sys; from driftscope_probes.sglang.plugin import register; register(); "
+REGISTER = "import sys; from driftscope_probes.sglang.plugin import register; register(); "
 
 
-def _python(
-    code: str, path: Path | None = None, **environ: str
-) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
-    places = [str(path), *sys.path] if path else sys.path
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", REGISTER + code],
-        env={**clean, "PYTHONPATH": os.pathsep.join(places), **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def _python(code: str, *path: Path, **environ: str) -> tuple[int, str, str]:
+    done = run_python("-W", "error", "-c", REGISTER + code, path=path, **environ)
+    return done.returncode, done.stdout, done.stderr
 
 
 def _installed(folder: Path, version: str) -> Path:
     """Return a folder in which an SGLang of that version seems to be installed."""
-    info = folder / f"sglang-{version}.dist-info"
+    info = folder / "site" / f"sglang-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n")
-    return folder
+    return info.parent
 
 
 @pytest.mark.process
@@ -446,34 +357,29 @@ def _installed(folder: Path, version: str) -> Path:
     "environ", [{}, {"DRIFTSCOPE_TRACE": "/runs/a", "DRIFTSCOPE_DISABLE": "1"}]
 )
 def test_off_it_imports_and_hooks_nothing(environ: dict[str, str]) -> None:
-    found = _python("print({'torch', 'wrapt', 'pyarrow', 'sglang'} & set(sys.modules))", **environ)
-    assert (found.returncode, found.stdout, found.stderr) == (0, "set()\n", "")
+    code = "print({'torch', 'wrapt', 'pyarrow', 'sglang'} & set(sys.modules))"
+    assert _python(code, **environ) == (0, "set()\n", "")
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("version", ["0.5.9", "0.6.0"])
 def test_an_unknown_version_costs_one_line(tmp_path: Path, version: str) -> None:
-    path = _installed(tmp_path / "site", version)
-    found = _python("print('wrapt' in sys.modules)", path, DRIFTSCOPE_TRACE=str(tmp_path / "run"))
-    assert (found.returncode, found.stdout) == (0, "False\n")
-    (line,) = found.stderr.splitlines()
+    path, run = _installed(tmp_path, version), tmp_path / "run"
+    code = "print('wrapt' in sys.modules)"
+    *found, said = _python(code, path, DRIFTSCOPE_TRACE=str(run))
+    assert found == [0, "False\n"]
+    (line,) = said.splitlines()
     assert f"SGLang {version} is not supported" in line and TESTED[0] in line
-    assert not (tmp_path / "run").exists()
+    assert not run.exists()
+    *found, said = _python(code, path, DRIFTSCOPE_TRACE=str(run), DRIFTSCOPE_STRICT="1")
+    assert found == [1, ""] and "not supported" in said
 
 
 @pytest.mark.process
 def test_a_tested_version_is_hooked_when_it_is_imported(tmp_path: Path) -> None:
-    path = _installed(tmp_path / "site", TESTED[0])
-    found = _python("print('sglang' in sys.modules)", path, DRIFTSCOPE_TRACE=str(tmp_path / "run"))
-    assert (found.returncode, found.stdout, found.stderr) == (0, "False\n", "")
-
-
-@pytest.mark.process
-def test_strict_ends_the_process(tmp_path: Path) -> None:
-    path = _installed(tmp_path / "site", "0.5.9")
-    trace = str(tmp_path / "run")
-    found = _python("print('served')", path, DRIFTSCOPE_TRACE=trace, DRIFTSCOPE_STRICT="1")
-    assert found.returncode == 1 and not found.stdout and "not supported" in found.stderr
+    path, code = _installed(tmp_path, TESTED[0]), "print('sglang' in sys.modules)"
+    found = _python(code, path, DRIFTSCOPE_TRACE=str(tmp_path / "run"))
+    assert found == (0, "False\n", "")
 
 
 def test_local_builds_of_a_tested_version_are_known() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from support.tiny_drafter import LAYERS, Batch, attention_of, engine_config, watched
+from support.tiny_drafter import LAYERS, Batch, attention_of, engine_config, tiny_drafter, watched
 
 from driftscope.errors import DriftscopeError, NotATraceError, ProbeError, TraceError
 from driftscope.trace.control import ControlValueError, ProbeChange
@@ -23,7 +23,7 @@ from driftscope.trace.segments import restore
 from driftscope.trace.status import read_faults, read_statuses
 from driftscope.trace.writer_files import has_begun
 from driftscope.vocabulary import DISTANCE_MASS, Strategy
-from driftscope_probes.drafter import CapturedLayers, Drafter
+from driftscope_probes.drafter import CapturedLayers
 from driftscope_probes.recorder import RANKS_EVERY, SINKS_SOUGHT, Recorder
 from driftscope_probes.sink_search import SinkSet
 from driftscope_probes.start_guard import install_hooks
@@ -47,36 +47,37 @@ CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 class Loaded:
     """A proposer of a vLLM that has loaded its drafter."""
 
-    def __init__(self, drafter: Drafter, instance_id: str = "1") -> None:
-        hf_config = SimpleNamespace(architectures=["Some"], to_dict=dict)
-        self.proposer, self.model = SimpleNamespace(model=drafter.model), drafter.model
-        self.config, self.hooked = engine_config(), list[object]()
+    def __init__(self, instance_id: str = "1", *, parallel: Any = None, **flags: bool) -> None:
+        self.model: Any = tiny_drafter(**flags).model
+        self.proposer, self.hooked = SimpleNamespace(model=self.model), list[object]()
+        self.config = engine_config()
         model_config = self.config.model_config
         model_config.model, model_config.dtype = "tiny", torch.float32
-        model_config.hf_config = hf_config
+        model_config.hf_config = SimpleNamespace(architectures=["Some"], to_dict=dict)
         speculation = self.config.speculative_config
         speculation.method, speculation.draft_model_config = "eagle3", model_config
         self.config.cache_config = SimpleNamespace(cache_dtype="auto")
-        self.config.parallel_config = SimpleNamespace()
-        self.config.compilation_config.static_forward_context = attention_of(drafter.model)
+        self.config.parallel_config = parallel or SimpleNamespace()
+        self.config.compilation_config.static_forward_context = attention_of(self.model)
         self.config.additional_config, self.config.instance_id = {}, instance_id
 
-    def attach(self, **changes: Any) -> None:
-        loaded = LoadedProposer(
-            runner="v1", layer_names=frozenset(LAYERS), draft_sampling=GREEDY, **changes
-        )
+    def attach(self, **changes: Any) -> Loaded:
+        names = frozenset(LAYERS)
+        loaded = LoadedProposer(runner="v1", layer_names=names, draft_sampling=GREEDY, **changes)
         self.proposer.vllm_config = self.config
         attach_recorder(self.proposer, lambda _: loaded)
-        begin_recording(
-            self.proposer,
-            LoadedModels(
-                runner="v1",
-                config=self.config,
-                captured=lambda: CAPTURED,
-                timed=False,
-                hook=self.hooked.append,
-            ),
+        models = LoadedModels(
+            runner="v1",
+            config=self.config,
+            captured=lambda: CAPTURED,
+            timed=False,
+            hook=self.hooked.append,
         )
+        begin_recording(self.proposer, models)
+        return self
+
+    def batches(self, count: int) -> list[Batch]:
+        return [Batch(self.proposer) for _ in range(count)]
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +87,8 @@ def _found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def loaded(make_drafter: Callable[..., Drafter]) -> Iterator[Loaded]:
-    made = Loaded(make_drafter())
+def loaded() -> Iterator[Loaded]:
+    made = Loaded()
     yield made
     if recorder := recorder_of(made.proposer):
         recorder.close()
@@ -99,39 +100,43 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def _rank(make_drafter: Callable[..., Drafter], rank: int, **sizes: int) -> Loaded:
-    loaded = Loaded(make_drafter())
-    loaded.config.parallel_config = SimpleNamespace(tensor_parallel_size=2, rank=rank, **sizes)
-    loaded.attach()
-    return loaded
+def _rank(rank: int) -> Loaded:
+    return Loaded(parallel=SimpleNamespace(tensor_parallel_size=2, rank=rank)).attach()
 
 
-def _one_step(loaded: Loaded) -> None:
-    recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
+def _recorder(loaded: Loaded) -> Recorder:
+    recorder = recorder_of(loaded.proposer)
     assert isinstance(recorder, Recorder)
+    return recorder
+
+
+def _steps(loaded: Loaded, *batches: Batch) -> list[torch.Tensor]:
+    """Draft these batches, or one, record every step and close; return the drafts."""
+    recorder, drafts = _recorder(loaded), list[torch.Tensor]()
     recorder.sampler.set(every=1)
-    recorder.step_started()
-    recorder.draft(batch.call)
-    recorder.step_ended(2)
+    for batch in batches or loaded.batches(1):
+        recorder.step_started()
+        drafts.append(recorder.draft(batch.call))
+        recorder.step_ended(2)
     recorder.close()
+    return drafts
 
 
-def _left_alone(loaded: Loaded) -> None:
-    assert recorder_of(loaded.proposer) is None
-    assert loaded.proposer.model is loaded.model, "no hook is left behind"
-    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
-
-
-def _left_alone_by_hooks(loaded: Loaded) -> None:
+def _without_hooks(loaded: Loaded) -> None:
     assert loaded.proposer.model is loaded.model
     assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
     assert not {"compute_logits", "combine_hidden_states"} & set(vars(loaded.model))
 
 
-def _refused(loaded: Loaded, error: type[DriftscopeError], words: str) -> None:
+def _left_alone(loaded: Loaded) -> None:
+    assert recorder_of(loaded.proposer) is None
+    _without_hooks(loaded)
+
+
+def _refused(loaded: Loaded, error: type[DriftscopeError], words: str, **changes: Any) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(error, match=words) as caught:
         patch.setenv("DRIFTSCOPE_STRICT", "1")
-        loaded.attach()
+        loaded.attach(**changes)
     assert "\n" not in str(caught.value)
     _left_alone(loaded)
 
@@ -142,12 +147,13 @@ def _one_line(caplog: pytest.LogCaptureFixture) -> str:
     return line
 
 
-def _spoil(loaded: Loaded, what: str) -> None:
-    """Give the drafter attention that is not known, or its vLLM another layout."""
-    if what == "attention":
-        loaded.model.model.attention[0].impl.alibi_slopes = torch.ones(4)
-    elif what == "layout":
-        del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
+def _fails(error: Exception) -> Callable[..., Any]:
+    """Return a function that raises, whatever it is given."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_off_the_drafter_is_left_alone(
@@ -155,8 +161,8 @@ def test_off_the_drafter_is_left_alone(
 ) -> None:
     monkeypatch.delenv("DRIFTSCOPE_TRACE")
     loaded.attach()
+    _left_alone(loaded)
     assert not run.exists()
-    assert recorder_of(loaded.proposer) is None
     assert recorder_of(None) is None
     assert loaded.config.additional_config == {}
 
@@ -166,24 +172,22 @@ def test_a_recording_that_the_runner_cannot_do_is_refused_at_start_up(
     loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, recording: str
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_RECORDING", recording)
-    monkeypatch.setenv("DRIFTSCOPE_STRICT", "1")
-    with pytest.raises(ProbeError, match=f"RECORDING={recording} needs .* leave it at in-graph"):
-        loaded.attach(without_graphs=False)
-    _left_alone(loaded)
+    words = f"RECORDING={recording} needs .* leave it at in-graph"
+    _refused(loaded, ProbeError, words, without_graphs=False)
     assert not run.exists()
 
 
 def test_a_vllm_of_another_layout_is_refused_if_that_is_asked_for(
     loaded: Loaded, run: Path
 ) -> None:
-    _spoil(loaded, "layout")
+    del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
     _refused(loaded, ProbeError, "v1 runner is not laid out as driftscope knows it")
     assert not run.exists()
 
 
 def test_on_a_run_begins_with_what_the_loaded_engine_says(loaded: Loaded, run: Path) -> None:
     loaded.attach()
-    _one_step(loaded)
+    _steps(loaded)
     trace, manifest = read_trace(run), read_manifest(run)
     assert (trace.draft.num_rows, trace.problems) == (2, ())
     assert (manifest.runner, manifest.draft_sampling, manifest.notes) == ("v1", "greedy", ())
@@ -229,27 +233,14 @@ def _plant(loaded: Loaded, fault: str) -> None:
 
 def _spoilt(batch: Batch, fault: str) -> Batch:
     """Give the recorder wrong data of the step, as for a runner with other rows."""
-    if fault in ("rows", "positions", "tables"):
-        right = batch.on_device()
-        changed = {
-            "rows": {"rows": right.rows - 1},
-            "positions": {"position": right.position - 1},
-            "tables": {"block_tables": dict.fromkeys(LAYERS, batch.block_table.flip(0))},
-        }[fault]
-        batch.on_device = lambda: replace(right, **changed)  # type: ignore[method-assign]
+    right = batch.on_device()
+    changed: dict[str, Any] = {
+        "rows": {"rows": right.rows - 1},
+        "positions": {"position": right.position - 1},
+        "tables": {"block_tables": dict.fromkeys(LAYERS, batch.block_table.flip(0))},
+    }.get(fault, {})
+    batch.on_device = lambda: replace(right, **changed)  # type: ignore[method-assign]
     return batch
-
-
-def _steps(loaded: Loaded, batches: list[Batch]) -> list[torch.Tensor]:
-    recorder, drafts = recorder_of(loaded.proposer), list[torch.Tensor]()
-    assert isinstance(recorder, Recorder)
-    recorder.sampler.set(every=1)
-    for batch in batches:
-        recorder.step_started()
-        drafts.append(recorder.draft(batch.call))
-        recorder.step_ended(2)
-    recorder.close()
-    return drafts
 
 
 _DISAGREE = {
@@ -271,8 +262,7 @@ def test_of_a_drafter_that_is_not_understood_only_what_agrees_is_recorded(
     _plant(loaded, fault)
     loaded.attach()
     make = _WrongFed if fault == "fed" else Batch
-    batches = [_spoilt(make(loaded.proposer), fault) for _ in range(3)]
-    drafts = _steps(loaded, batches)
+    drafts = _steps(loaded, *[_spoilt(make(loaded.proposer), fault) for _ in range(3)])
     if fault != "fed":
         assert all(torch.equal(drawn, wanted) for drawn in drafts), "what is served is unchanged"
     trace, manifest = read_trace(run), read_manifest(run)
@@ -288,7 +278,7 @@ def test_of_a_drafter_that_is_not_understood_only_what_agrees_is_recorded(
     assert manifest.witness in _one_line(caplog)
     (status,) = read_statuses(run)
     assert status.errors == {} and manifest.witness in (status.reason or "")
-    _left_alone_by_hooks(loaded)
+    _without_hooks(loaded)
 
 
 @pytest.mark.parametrize("fault", ["rows", "tables"])
@@ -296,8 +286,8 @@ def test_one_chain_that_disagrees_is_left_out_and_the_next_ones_are_recorded(
     loaded: Loaded, run: Path, fault: str
 ) -> None:
     loaded.attach()
-    batches = [Batch(loaded.proposer) for _ in range(3)]
-    _steps(loaded, [_spoilt(batches[0], fault), *batches[1:]])
+    first, *later = loaded.batches(3)
+    _steps(loaded, _spoilt(first, fault), *later)
     trace = read_trace(run)
     assert (trace.manifest.witness, trace.draft.num_rows, trace.step.num_rows) == (AGREES, 4, 3)
     assert all(row["prompt_mass"] and row["fed_rms"] for row in trace.draft.to_pylist())
@@ -307,12 +297,10 @@ def test_one_chain_that_disagrees_is_left_out_and_the_next_ones_are_recorded(
 def test_where_the_second_computation_fails_the_run_says_that_nothing_was_verified(
     loaded: Loaded, run: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_memory(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(VllmAttentionLayer, "weigh", no_memory)
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    monkeypatch.setattr(VllmAttentionLayer, "weigh", _fails(error))
     loaded.attach()
-    _steps(loaded, [Batch(loaded.proposer) for _ in range(3)])
+    _steps(loaded, *loaded.batches(3))
     trace = read_trace(run)
     assert all(row["prompt_mass"] and row["fed_rms"] for row in trace.draft.to_pylist())
     assert trace.draft.num_rows == 4, "all but the first chain, which was tried again"
@@ -321,7 +309,7 @@ def test_where_the_second_computation_fails_the_run_says_that_nothing_was_verifi
     assert trace.manifest.witness == why and said in trace.manifest.notes
     assert _one_line(caplog) == f"driftscope: {said}"
     assert read_statuses(run)[0].reason is None
-    _left_alone_by_hooks(loaded)
+    _without_hooks(loaded)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -331,24 +319,23 @@ def test_a_witness_whose_hooks_raise_leaves_the_drafts_and_no_hook(
     monkeypatch.setenv("DRIFTSCOPE_TEST_RAISE", when)
     wanted = Batch(SimpleNamespace(model=loaded.model)).draft()
     loaded.attach()
-    drafts = _steps(loaded, [Batch(loaded.proposer) for _ in range(4)])
+    drafts = _steps(loaded, *loaded.batches(4))
     assert all(torch.equal(drawn, wanted) for drawn in drafts)
     assert read_trace(run).draft.num_rows == 0
-    _left_alone_by_hooks(loaded)
+    _without_hooks(loaded)
 
 
 @pytest.mark.parametrize("norm_output", [False, True])
 def test_the_first_chain_is_computed_a_second_time_and_says_what_is_fed(
-    make_drafter: Callable[..., Drafter], run: Path, norm_output: bool
+    run: Path, norm_output: bool
 ) -> None:
-    loaded = Loaded(make_drafter(fc_norm=norm_output, norm_output=norm_output))
-    loaded.attach()
-    _steps(loaded, [Batch(loaded.proposer) for _ in range(2)])
+    loaded = Loaded(fc_norm=norm_output, norm_output=norm_output).attach()
+    _steps(loaded, *loaded.batches(2))
     manifest = read_manifest(run)
     assert manifest.witness == AGREES
     assert manifest.fed_state == f"{'after' if norm_output else 'before'} the final norm"
     assert read_trace(run).draft.num_rows == 4, "the first chain is recorded, too"
-    _left_alone_by_hooks(loaded)
+    _without_hooks(loaded)
 
 
 def test_a_run_says_that_calls_of_an_unknown_parser_are_not_recognised(
@@ -356,17 +343,17 @@ def test_a_run_says_that_calls_of_an_unknown_parser_are_not_recognised(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["vllm", "serve", "M", "--tool-call-parser=mine"])
     loaded.attach()
-    _one_step(loaded)
+    _steps(loaded)
     (note,) = read_manifest(run).notes
     assert "the format of tool calls of parser mine is of no known kind: its text counts" in note
 
 
 def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
-    make_drafter: Callable[..., Drafter], run: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_TOKEN_IDS", "1")
-    for loaded in [_rank(make_drafter, rank) for rank in (1, 0)]:
-        _one_step(loaded)
+    for loaded in [_rank(rank) for rank in (1, 0)]:
+        _steps(loaded)
     trace = read_trace(run)
     assert {s.source.partition("-")[0] for s in trace.statuses} == {"worker0", "worker1"}
     assert (trace.manifest.every, trace.manifest.budget) == (RANKS_EVERY, None)
@@ -380,16 +367,13 @@ def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
         assert trace.draft.column(name).null_count == 0, name
 
 
-def test_ranks_take_no_budget_while_they_run(
-    make_drafter: Callable[..., Drafter], run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_take_no_budget_while_they_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRIFTSCOPE_EVERY", "2")
-    recorder = recorder_of(_rank(make_drafter, 0).proposer)
-    assert isinstance(recorder, Recorder)
-    assert recorder.control is not None
+    recorder = _recorder(_rank(0))
+    control: Any = recorder.control
     with pytest.raises(ControlValueError, match="not available with tensor parallelism"):
-        recorder.control.apply(ProbeChange(budget=0.02))
-    recorder.control.apply(ProbeChange(every=5))
+        control.apply(ProbeChange(budget=0.02))
+    control.apply(ProbeChange(every=5))
     assert recorder.sampler.rate == 1 / 5
     recorder.close()
     assert read_trace(run).manifest.notes == ()
@@ -400,12 +384,10 @@ def test_the_manifest_says_that_the_sink_set_is_looked_for_and_then_what_it_is(
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_SINK_TOKENS", "auto")
     loaded.attach()
-    recorder = recorder_of(loaded.proposer)
-    assert isinstance(recorder, Recorder)
-    assert recorder.search is not None
-    before = read_manifest(run)
+    search, before = _recorder(loaded).search, read_manifest(run)
+    assert search is not None
     assert (before.sink_source, before.sink_slots, before.notes) == ("sought", (), (SINKS_SOUGHT,))
-    recorder.search.report(SinkSet(slots=(0, 7), note="where it comes from"))
+    search.report(SinkSet(slots=(0, 7), note="where it comes from"))
     after = read_manifest(run)
     assert (after.sink_source, after.sink_slots) == ("found", (0, 7))
     assert after.notes == ("where it comes from",)
@@ -423,110 +405,76 @@ def test_one_sink_set_is_not_looked_for_in_several_workers(
     assert not run.exists()
 
 
-def test_a_directory_in_use_leaves_the_engine_without_a_probe(
-    loaded: Loaded,
-    make_drafter: Callable[..., Drafter],
-    run: Path,
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("where", ["in use", "unwritable"])
+def test_a_directory_without_room_for_a_run_leaves_the_engine_without_a_probe(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, where: str
 ) -> None:
-    loaded.attach()
-    recorder_of(loaded.proposer).close()  # type: ignore[union-attr]
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    _refused(Loaded(make_drafter(), "2"), TraceError, "already holds a run")
-    second = Loaded(make_drafter(), "2")
-    second.attach()
-    _left_alone(second)
-    line = _one_line(caplog)
-    assert line.startswith(f"driftscope: nothing is recorded: {run}: already holds a run")
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
-def test_a_directory_that_cannot_be_written_leaves_the_engine_without_a_probe(
-    loaded: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("DRIFTSCOPE_TRACE", str(tmp_path / "file" / "run"))
+    if where == "in use":
+        _recorder(Loaded("2").attach()).close()
+        before = {path.name: path.read_bytes() for path in run.iterdir()}
+        _refused(loaded, TraceError, "already holds a run")
+        words = f"driftscope: nothing is recorded: {run}: already holds a run"
+    else:
+        run.touch()
+        monkeypatch.setenv("DRIFTSCOPE_TRACE", str(run / "run"))
+        words = f"driftscope: nothing is recorded: {run}/run: cannot write a trace there"
     loaded.attach()
     _left_alone(loaded)
-    assert f"{tmp_path}/file/run: cannot write a trace there" in _one_line(caplog)
+    assert _one_line(caplog).startswith(words)
+    if where == "in use":
+        assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
-def test_a_run_that_cannot_begin_is_undone_and_leaves_a_note(
-    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+def test_a_run_that_cannot_begin_is_undone_and_leaves_a_note_until_one_records(
+    loaded: Loaded, run: Path, caplog: Any
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no luck")
-
-    monkeypatch.setattr("driftscope_probes.vllm.attach.create_run", fail)
-    loaded.attach()
-    _left_alone(loaded)
+    with pytest.MonkeyPatch.context() as patch:
+        begins = "driftscope_probes.vllm.attach.create_run"
+        patch.setattr(begins, _fails(RuntimeError("no luck")))
+        _left_alone(Loaded("0").attach())
     assert "nothing is recorded: RuntimeError: no luck" in _one_line(caplog)
     (fault,) = read_faults(run)
     assert (fault.kind, fault.reason) == ("error", "RuntimeError: no luck")
     with pytest.raises(NotATraceError, match="the server recorded nothing: RuntimeError: no luck"):
         read_manifest(run)
-
-
-def test_a_start_after_one_that_recorded_nothing_records(
-    loaded: Loaded, make_drafter: Callable[..., Drafter], run: Path
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("driftscope_probes.vllm.attach.create_run", lambda *_, **__: 1 / 0)
-        Loaded(make_drafter(), "0").attach()
-    assert read_faults(run)
     loaded.attach()
     assert read_faults(run) == ()
     assert has_begun(run, read_manifest(run).run_id)
 
 
 def test_attention_that_is_not_measured_leaves_the_states(loaded: Loaded, run: Path) -> None:
-    _spoil(loaded, "attention")
+    loaded.model.model.attention[0].impl.alibi_slopes = torch.ones(4)
     loaded.attach()
-    _one_step(loaded)
+    _steps(loaded)
     trace = read_trace(run)
     (note,) = trace.manifest.notes
     assert note.startswith("attention masses are not recorded: layer")
     assert "ALiBi slopes" in note
-    assert trace.draft.num_rows == 2
-    assert trace.draft.column("self_mass").null_count == 2
-    assert trace.draft.column("postnorm_rms").null_count == 0
+    nulls = [trace.draft.column(name).null_count for name in ("self_mass", "postnorm_rms")]
+    assert (trace.draft.num_rows, nulls) == (2, [2, 0])
 
 
-@pytest.mark.parametrize("what", ["layout", "memory"])
+@pytest.mark.parametrize("what", ["layout", "memory", "hooks"])
 def test_a_drafter_that_cannot_be_looked_into_is_timed(
     loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, what: str
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise MemoryError("none left")
-
-    _spoil(loaded, what)
-    if what == "memory":
-        monkeypatch.setattr("driftscope_probes.vllm.attach.assemble_recorder", fail)
+    """Hooks that fail halfway are all removed."""
+    if what == "layout":
+        del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
+    else:
+        broken = {"memory": "vllm.attach.assemble_recorder", "hooks": "taps.Taps._stand_in"}[what]
+        monkeypatch.setattr(f"driftscope_probes.{broken}", _fails(MemoryError("none left")))
     loaded.attach()
     timer = recorder_of(loaded.proposer)
     assert isinstance(timer, StepTimer)
-    assert loaded.proposer.model is loaded.model
+    _without_hooks(loaded)
     assert loaded.hooked == [loaded.proposer]
     timer.close()
     trace = read_trace(run)
     (note,) = trace.manifest.notes
     assert note.startswith("attention, hidden states and confidence are not recorded: ")
     assert note in _one_line(caplog)
-    (status,) = trace.statuses
-    assert status.reason == note
-
-
-def test_hooks_that_fail_halfway_are_all_removed(
-    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("hook")
-
-    monkeypatch.setattr("driftscope_probes.taps.Taps._stand_in", fail)
-    loaded.attach()
-    assert isinstance(recorder_of(loaded.proposer), StepTimer)
-    assert loaded.proposer.model is loaded.model
-    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
+    assert [status.reason for status in trace.statuses] == [note]
 
 
 def test_a_process_whose_seam_failed_records_nothing_and_leaves_the_reason(
@@ -561,63 +509,64 @@ class Ending:
         self.note("exported")
 
 
+class Worker:
+    """vLLM's worker with the methods that are hooked; they note what they do."""
+
+    def __init__(self, runner: Any, notes: list[Any], *, fails: bool = False) -> None:
+        self.model_runner, self.notes, self.fails = runner, notes, fails
+
+    def load_model(self) -> None:
+        """Nothing is loaded."""
+
+    def compile_or_warm_up_model(self) -> str:
+        self.notes.append(recorder_of(proposer_of(self.model_runner)))
+        if self.fails:
+            raise RuntimeError("out of memory")
+        return "warm"
+
+    def shutdown(self) -> str:
+        self.notes.append("torn down")
+        return "over"
+
+
+class EngineCore:
+    def __init__(self, scheduler: Any, notes: list[Any]) -> None:
+        self.scheduler, self.notes = scheduler, notes
+
+    shutdown = Worker.shutdown
+
+
+def _hooked(kind: type) -> Any:
+    """Return a subclass with vLLM's hooks, so that `kind` is left as it is."""
+    place = {
+        "Worker": ("worker", "v1.worker.gpu_worker"),
+        "EngineCore": ("engine", "v1.engine.core"),
+    }
+    group, module = place[kind.__name__]
+    hooked = type(kind.__name__, (kind,), dict(vars(kind)))
+    named: Any = SimpleNamespace(__name__=f"vllm.{module}", **{kind.__name__: hooked})
+    install_hooks(HOOKS[group], named)
+    return hooked
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_steps_of_vllms_warm_up_meet_no_recorder(fails: bool) -> None:
     recorder, seen = object(), list[Any]()
-
-    class Worker:
-        model_runner = SimpleNamespace(speculator=SimpleNamespace(**{RECORDER: recorder}))
-
-        def load_model(self) -> None:
-            """Nothing is loaded."""
-
-        def compile_or_warm_up_model(self) -> str:
-            seen.append(recorder_of(proposer_of(self.model_runner)))
-            if fails:
-                raise RuntimeError("out of memory")
-            return "warm"
-
-        def shutdown(self) -> None:
-            """Nothing is torn down."""
-
-    install_hooks(
-        HOOKS["worker"], SimpleNamespace(__name__="vllm.v1.worker.gpu_worker", Worker=Worker)
-    )
-    worker = Worker()
+    runner = SimpleNamespace(speculator=SimpleNamespace(**{RECORDER: recorder}))
+    worker = _hooked(Worker)(runner, seen, fails=fails)
     with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
         assert worker.compile_or_warm_up_model() == "warm"
-    assert seen == [None] and recorder_of(proposer_of(worker.model_runner)) is recorder
+    assert seen == [None] and recorder_of(proposer_of(runner)) is recorder
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_traces_are_closed_before_vllm_tears_down(fails: bool) -> None:
     """vLLM kills what is not torn down in time."""
     notes: list[str] = []
-
-    class Worker:
-        model_runner = SimpleNamespace(drafter=None, **{RECORDER: Ending(notes, fails=fails)})
-
-        def load_model(self) -> None:
-            """Nothing is loaded."""
-
-        def compile_or_warm_up_model(self) -> None:
-            """Nothing is compiled."""
-
-        def shutdown(self) -> str:
-            notes.append("torn down")
-            return "over"
-
-    class EngineCore:
-        scheduler = SimpleNamespace(_driftscope_observer=Ending(notes, fails=fails))
-        shutdown = Worker.shutdown
-
-    install_hooks(
-        HOOKS["worker"], SimpleNamespace(__name__="vllm.v1.worker.gpu_worker", Worker=Worker)
-    )
-    install_hooks(
-        HOOKS["engine"], SimpleNamespace(__name__="vllm.v1.engine.core", EngineCore=EngineCore)
-    )
-    assert Worker().shutdown() == "over" and notes == ["closed", "torn down"]
+    ending = Ending(notes, fails=fails)
+    runner = SimpleNamespace(drafter=None, **{RECORDER: ending})
+    assert _hooked(Worker)(runner, notes).shutdown() == "over" and notes == ["closed", "torn down"]
     notes.clear()
-    assert EngineCore().shutdown() == "over"  # type: ignore[misc]
+    scheduler = SimpleNamespace(_driftscope_observer=ending)
+    assert _hooked(EngineCore)(scheduler, notes).shutdown() == "over"
     assert notes == ["sealing", "torn down", "closed", "exported"]

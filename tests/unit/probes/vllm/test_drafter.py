@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.mass_cases import MassCase
 
 from driftscope.errors import ProbeError
-from driftscope.vocabulary import MASSES
 from driftscope_probes.buffers import Layout
-from driftscope_probes.drafter import DrafterKind, KeyReader
+from driftscope_probes.drafter import AttentionKind, DrafterKind, KeyReader
 from driftscope_probes.engine import DraftStep
 from driftscope_probes.vllm.drafter import (
     FLASH_ATTENTION,
@@ -135,26 +136,19 @@ def test_keys_written_token_by_token_and_in_pieces(make_cache: Callable[..., Cac
         assert (read[0] == read[0, 0, 0, 0]).all(), "another request's slots hold what they held"
 
 
+@pytest.mark.parametrize("older", [False, True])
 def test_a_padded_block_table_does_not_reach_outside_the_cache(
-    make_cache: Callable[..., Cache],
+    make_cache: Callable[..., Cache], older: bool
 ) -> None:
+    """Older vLLM keeps the instruction set at another place."""
     cache = make_cache(torch.float32, 32, 32)
     cache.write(0, 0, 32)
     table = cache.block_table.clone()
     table[1:] = -1
-    reader = CpuAttnKeys(SimpleNamespace(isa=cache.isa))
+    own = SimpleNamespace(isa=cache.isa)
+    reader = CpuAttnKeys(SimpleNamespace(impl=own) if older else own)
     read = _read(reader, cache.tensor, table, 64, cache.size)
     assert torch.equal(read[0, :, :, :32], cache.expected(32)[0])
-
-
-def test_the_instruction_set_is_found_where_older_vllm_keeps_it(
-    make_cache: Callable[..., Cache],
-) -> None:
-    cache = make_cache(torch.float32, 32, 32)
-    cache.write(0, 0, 20)
-    layer = SimpleNamespace(impl=SimpleNamespace(isa=cache.isa))
-    read = _read(CpuAttnKeys(layer), cache.tensor, cache.block_table[:1], 20, cache.size)
-    assert torch.equal(read[0], cache.expected(20)[0])
 
 
 @pytest.mark.parametrize("dim", [4, 5])
@@ -224,23 +218,15 @@ def _layer(impl: Any = None, **changes: Any) -> Any:
     return SimpleNamespace(impl=impl or Impl(), **{**plain, **changes})
 
 
-def test_plain_attention_is_read_off_its_layer() -> None:
-    kind = VllmAttentionLayer(_layer()).kind
-    assert (kind.heads, kind.kv_heads, kind.head_size, kind.scale) == (
-        LAYER_HEADS,
-        2,
-        SIZE,
-        0.125,
-    )
-    assert (kind.window, kind.softcap, kind.sinks) == (None, 0.0, None)
-
-
-def test_what_changes_the_softmax_is_read_off_too() -> None:
-    impl = Impl()
-    impl.logits_soft_cap, impl.sinks = 30, torch.ones(LAYER_HEADS)  # type: ignore[attr-defined]
+def test_attention_is_read_off_its_layer() -> None:
+    plain = AttentionKind(heads=LAYER_HEADS, kv_heads=2, head_size=SIZE, scale=0.125)
+    assert asdict(VllmAttentionLayer(_layer()).kind) == asdict(plain)
+    impl: Any = Impl()
+    impl.logits_soft_cap, impl.sinks = 30, torch.ones(LAYER_HEADS)
     kind = VllmAttentionLayer(_layer(impl, sliding_window=128)).kind
-    assert (kind.window, kind.softcap) == (128, 30.0)
-    assert kind.sinks is impl.sinks  # type: ignore[attr-defined]
+    assert kind.sinks is impl.sinks
+    wanted = replace(plain, window=128, softcap=30.0)
+    assert asdict(replace(kind, sinks=None)) == asdict(wanted)
 
 
 def test_the_cache_is_found_where_older_versions_keep_it() -> None:
@@ -347,25 +333,17 @@ def test_a_vllm_without_that_kernel_offers_nothing(flash: Any) -> None:
     assert not offer_lse()
 
 
-PAGED_HEADS, KV_HEADS, PAGED_SIZE, PAGE, K, POSITION, PROMPT = 4, 2, 8, 4, 3, 9, 6
-SLOTS, SINKS, LAYOUT = POSITION + K, (0, 1), Layout(depths=K, layers=1, aux=0)
-CHANCE = torch.Generator().manual_seed(0)
-KEYS, VALUES = (torch.randn(SLOTS, KV_HEADS, PAGED_SIZE, generator=CHANCE) for _ in range(2))
-QUERIES = torch.randn(K, PAGED_HEADS, PAGED_SIZE, generator=CHANCE)
-TABLE = torch.tensor([[5, 0, 3]])
-
-
-def weights() -> torch.Tensor:
-    """Attention [K, heads, slots] in the plain way."""
-    keys = KEYS.repeat_interleave(PAGED_HEADS // KV_HEADS, 1)
-    scores = torch.einsum("khd,shd->khs", QUERIES, keys) * PAGED_SIZE**-0.5
-    own = POSITION + torch.arange(K)
-    return scores.masked_fill(torch.arange(SLOTS) > own[:, None, None], -torch.inf).softmax(-1)
+K, PAGE, SINKS, TABLE = 3, 4, (0, 1), torch.tensor([[5, 0, 3]])
+CASE = MassCase(positions=(9,), prompts=(6,), depths=K, sink_slots=SINKS)
+KEYS, QUERIES = CASE.tensors()[0][0].permute(2, 0, 1), CASE.tensors()[1][0]
+VALUES = torch.randn(KEYS.shape, generator=torch.Generator().manual_seed(1))
+RIGHT = CASE.expected()[0][0].mean(1).float()
+"""Masses [K, 5] of the chain, in the plain way."""
 
 
 def cache(*, newer: bool) -> torch.Tensor:
     """Keys and values on pages 5, 0 and 3, in the layout since vLLM 0.27 or the one before."""
-    old = torch.full((6, 2, PAGE, KV_HEADS, PAGED_SIZE), torch.nan)
+    old = torch.full((6, 2, PAGE, *KEYS.shape[1:]), torch.nan)
     for index, whole in enumerate((KEYS, VALUES)):
         for at, page in enumerate(TABLE[0]):
             part = whole[at * PAGE : (at + 1) * PAGE]
@@ -376,14 +354,53 @@ def cache(*, newer: bool) -> torch.Tensor:
 
 
 class Backend:
-    scale = PAGED_SIZE**-0.5
+    scale = CASE.kind.scale
 
     def __init__(self) -> None:
-        values = VALUES.repeat_interleave(PAGED_HEADS // KV_HEADS, 1)
-        self._results = iter(torch.einsum("khs,shd->khd", weights(), values)[:, None])
+        values = VALUES.repeat_interleave(CASE.heads // CASE.kv_heads, 1)
+        weights = [CASE.weights(0, depth)[:, :-1].float() for depth in range(1, K + 1)]
+        self._results = iter(torch.einsum("khs,shd->khd", torch.stack(weights), values)[:, None])
 
     def forward(self, *_: Any) -> torch.Tensor:
         return next(self._results)
+
+
+def judged(
+    model: Any,
+    depth: Callable[[Any], object],
+    figures: dict[str, torch.Tensor],
+    served: Sequence[int] = (1, 2, 3),
+    *,
+    layers: dict[str, Any] | None = None,
+    of_other_run: bool = False,
+    then: Callable[[], object] = lambda: None,
+) -> WitnessResult:
+    """Watch a chain of the tokens 1, 2, 3 whose depths `depth` runs, and judge the figures of one
+    that was served. `then` happens between the two if the chain is of another run."""
+    kind, layers = DrafterKind(name="own", methods=(), fed=False), layers or {}
+    drafter: Any = SimpleNamespace(model=model, kind=kind, k=K, compiled=True)
+    holder = SimpleNamespace(model=model)
+    witness = StartWitness(drafter, layers, holder, of_other_run=of_other_run)
+    at: Any = SimpleNamespace(
+        rows=torch.tensor([0]),
+        position=torch.tensor(CASE.positions),
+        block_tables=dict.fromkeys(layers, TABLE),
+        prompt_tokens=list(CASE.prompts),
+    )
+    witness.choose(DraftStep(("a",), bytes(1), K), at)
+    witness.watch()
+    for _ in range(K):
+        depth(holder.model)
+    if of_other_run:
+        witness.drafted(torch.tensor([[1, 2, 3]]))
+        then()
+    witness.end()
+    layout = Layout(depths=K, layers=len(layers), aux=0)
+    values = torch.full((1, layout.width), torch.nan)
+    for name, found in figures.items():
+        first = layout.column(name)
+        values[0, first : first + found.numel()] = found.flatten()
+    return witness.judge(values, layout, {}, SINKS, torch.tensor([list(served)]))
 
 
 def verdict_of(
@@ -391,7 +408,7 @@ def verdict_of(
 ) -> WitnessResult:
     """`drafted_again`: another chain writes the last slot before the watched one is judged."""
     backend = SimpleNamespace(get_name=lambda: "FLASH_ATTN")
-    sizes = {"num_heads": PAGED_HEADS, "num_kv_heads": KV_HEADS, "head_size": PAGED_SIZE}
+    sizes = {"num_heads": 4, "num_kv_heads": 2, "head_size": CASE.size}
     module: Any = SimpleNamespace(impl=Backend(), attn_backend=backend, kv_cache=kv_cache, **sizes)
     queries = iter(QUERIES[:, None])
 
@@ -399,50 +416,19 @@ def verdict_of(
         module.impl.forward(module, next(queries), None, None, kv_cache, "metadata")
         return torch.ones(1, 2)
 
-    kind = DrafterKind(name="own", methods=(), fed=False)
-    drafter: Any = SimpleNamespace(model=model, kind=kind, k=K, compiled=True)
-    holder = SimpleNamespace(model=model)
-    layers = {"layer": VllmAttentionLayer(module)}
-    witness = StartWitness(drafter, layers, holder, of_other_run=drafted_again)
-    at: Any = SimpleNamespace(
-        rows=torch.tensor([0]),
-        position=torch.tensor([POSITION]),
-        block_tables={"layer": TABLE},
-        prompt_tokens=[PROMPT],
+    return judged(
+        model,
+        lambda watched: watched(),
+        {"masses": masses},
+        layers={"layer": VllmAttentionLayer(module)},
+        of_other_run=drafted_again,
+        then=lambda: kv_cache.__setitem__(TABLE[0, -1], 9.0),
     )
-    witness.choose(DraftStep(("a",), bytes(1), K), at)
-    witness.watch()
-    for _ in range(K):
-        holder.model()
-    drafts = torch.tensor([[1, 2, 3]])
-    if drafted_again:
-        witness.drafted(drafts)
-        kv_cache[TABLE[0, -1]] = 9.0
-    witness.end()
-    values = torch.full((1, LAYOUT.width), torch.nan)
-    first = LAYOUT.column("masses")
-    values[0, first : first + masses.numel()] = masses.flatten()
-    return witness.judge(values, LAYOUT, {}, SINKS, drafts)
-
-
-def masses() -> torch.Tensor:
-    mean, slot = weights().mean(1), torch.arange(SLOTS)
-    sink = slot < len(SINKS)
-    classes = (
-        sink,
-        ~sink & (slot < PROMPT),
-        (slot >= PROMPT) & (slot <= POSITION),
-        slot > POSITION,
-    )
-    found = torch.full((K, len(MASSES)), torch.nan)
-    for column, chosen in enumerate(classes):
-        found[:, column] = mean[:, chosen].sum(1)
-    return found
 
 
 @pytest.mark.parametrize("newer", [True, False])
 def test_pages_give_what_the_layer_gave_out(newer: bool) -> None:
-    pages, right = cache(newer=newer), masses()
+    pages, right = cache(newer=newer), RIGHT
     assert verdict_of(pages, right).fault is None
     wrong = verdict_of(pages, right + 0.01)
     assert wrong.states_agree and wrong.fault == "a mass of layer layer is off by 0.010"
@@ -454,13 +440,11 @@ def test_pages_give_what_the_layer_gave_out(newer: bool) -> None:
 def test_a_chain_is_judged_by_the_keys_of_its_own_run(newer: bool) -> None:
     """vLLM's V2 runner drafts once more for the witness. The served chain takes the same slots, and
     in a step that is no traffic other requests do, too."""
-    verdict = verdict_of(cache(newer=newer), masses(), drafted_again=True)
+    verdict = verdict_of(cache(newer=newer), RIGHT, drafted_again=True)
     assert (verdict.fault, verdict.unsure) == (None, None)
 
 
-WITNESS_K = 3
-WITNESS_LAYOUT = Layout(depths=WITNESS_K, layers=0, aux=0)
-LOGITS = [torch.tensor([[0.0, float(depth)]]) for depth in range(WITNESS_K)]
+LOGITS = [torch.tensor([[0.0, float(depth)]]) for depth in range(K)]
 
 
 class Model:
@@ -472,28 +456,6 @@ class Model:
 
     def compute_logits(self, _: torch.Tensor) -> torch.Tensor:
         return next(self._logits)
-
-
-def watched_verdict(off: list[float], served: list[int], *, of_other_run: bool) -> WitnessResult:
-    """Watch a chain of the tokens 1, 2, 3, and judge one whose top-1 is `off` by so much."""
-    model: Any = Model()
-    kind = DrafterKind(name="own", methods=(), fed=False)
-    drafter: Any = SimpleNamespace(model=model, kind=kind, k=WITNESS_K, compiled=True)
-    holder = SimpleNamespace(model=model)
-    witness = StartWitness(drafter, {}, holder, of_other_run=of_other_run)
-    at: Any = SimpleNamespace(rows=torch.tensor([0]), position=torch.tensor([5]))
-    witness.choose(DraftStep(("a",), bytes(1), WITNESS_K), at)
-    witness.watch()
-    for _ in range(WITNESS_K):
-        holder.model.compute_logits(holder.model())
-    witness.end()
-    if of_other_run:
-        witness.drafted(torch.tensor([[1, 2, 3]]))
-    values = torch.full((1, WITNESS_LAYOUT.width), torch.nan)
-    first = WITNESS_LAYOUT.column("top1")
-    right = torch.cat(LOGITS).softmax(-1).amax(-1)
-    values[0, first : first + WITNESS_K] = right + torch.tensor(off)
-    return witness.judge(values, WITNESS_LAYOUT, {}, None, torch.tensor([served]))
 
 
 @pytest.mark.parametrize(
@@ -512,5 +474,8 @@ def watched_verdict(off: list[float], served: list[int], *, of_other_run: bool) 
 def test_depths_are_compared_until_the_tokens_differ(
     off: list[float], served: list[int], of_other_run: bool, agrees: bool
 ) -> None:
-    verdict = watched_verdict(off, served, of_other_run=of_other_run)
+    """A chain whose top-1 is `off` by so much."""
+    top1 = torch.cat(LOGITS).softmax(-1).amax(-1) + torch.tensor(off)
+    run = lambda model: model.compute_logits(model())  # noqa: E731
+    verdict = judged(Model(), run, {"top1": top1}, served, of_other_run=of_other_run)
     assert (verdict.fault is None) is agrees, verdict.fault

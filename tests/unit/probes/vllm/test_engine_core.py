@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,27 +59,35 @@ class Request(SimpleNamespace):
         return self.ended
 
 
+K = 3
+
+
+def scheduler_of(k: int = K, **more: Any) -> Any:
+    """Return vLLM's scheduler, as far as it is read."""
+    speculation = SimpleNamespace(draft_model_config=SimpleNamespace(max_model_len=100))
+    config = SimpleNamespace(
+        speculative_config=speculation if k else None,
+        parallel_config=SimpleNamespace(data_parallel_index=0, data_parallel_rank=0),
+    )
+    return SimpleNamespace(
+        vllm_config=config,
+        max_model_len=100,
+        max_num_scheduled_tokens=64,
+        num_spec_tokens=k,
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
+        **more,
+    )
+
+
 class Core:
     """An engine core with an observer, and no step."""
 
-    def __init__(self, run: Path, **settings: Any) -> None:
+    def __init__(self, run: Path) -> None:
         create_run(run, manifest(Spec()))
         self.run, self.requests = run, dict[str, Request]()
-        speculation = SimpleNamespace(draft_model_config=SimpleNamespace(max_model_len=100))
-        config = SimpleNamespace(
-            speculative_config=speculation,
-            parallel_config=SimpleNamespace(data_parallel_index=0, data_parallel_rank=0),
-        )
-        scheduler = SimpleNamespace(
-            vllm_config=config,
-            requests=self.requests,
-            max_model_len=100,
-            max_num_scheduled_tokens=64,
-            num_spec_tokens=3,
-            scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
-            structured_output_manager=SimpleNamespace(tokenizer=WordTokenizer(*TEXTS)),
-        )
-        self.observer = EngineObserver(scheduler, Settings(trace=run, **settings))
+        texts = SimpleNamespace(tokenizer=WordTokenizer(*TEXTS))
+        scheduler = scheduler_of(requests=self.requests, structured_output_manager=texts)
+        self.observer = EngineObserver(scheduler, Settings(trace=run))
 
     def add(self, *requests: Request) -> None:
         self.requests.update({added.request_id: added for added in requests})
@@ -87,13 +96,14 @@ class Core:
         """Close the trace and return the request rows by name."""
         self.observer.close()
         trace = read_trace(self.run)
-        assert not [error for status in trace.statuses for error in status.errors]
-        assert all(status.closed for status in trace.statuses)
-        return {row["request"]: row for row in trace.request.to_pylist()}
+        assert all(status.closed and not status.errors for status in trace.statuses)
+        rows = trace.request.to_pylist()
+        assert len({row["request"] for row in rows}) == len(rows)
+        return {row["request"]: row for row in rows}
 
 
-def names(row: dict[str, Any]) -> list[str]:
-    return [Region.ALL[code] for code in row["region_codes"]]
+def names(codes: Sequence[int]) -> list[str]:
+    return [Region.ALL[code] for code in codes]
 
 
 @pytest.fixture
@@ -101,29 +111,28 @@ def core(tmp_path: Path) -> Core:
     return Core(tmp_path / "run")
 
 
-def test_an_aborted_request_has_the_regions_of_what_it_answered(core: Core) -> None:
-    core.observer.request_finished(Request("a", CALL[:3], "abort"))
-    row = core.rows()["a"]
-    assert names(row) == ["prose", "template", "json"]
-    assert (row["region_starts"], row["region_boundaries"]) == ([0, 1, 2], [1])
-    assert (row["finish_reason"], row["output_tokens"]) == ("abort", 3)
-
-
-def test_a_request_that_runs_when_the_engine_stops_has_them_too(core: Core) -> None:
-    core.add(Request("a", CALL), Request("b", []))
+def test_a_request_has_the_regions_of_what_it_answered_until_the_engine_stopped(core: Core) -> None:
+    """vLLM keeps a request whose blocks another engine still reads: it has one row."""
+    kept = Request("kept", CALL, "stop")
+    core.observer.request_finished(Request("aborted", CALL[:3], "abort"))
+    core.observer.request_finished(kept)
+    core.add(kept, Request("running", [*CALL, 0]), Request("waiting", []))
     rows = core.rows()
-    assert names(rows["a"]) == ["prose", "template", "json", "template"]
-    assert rows["b"]["region_starts"] == []
-    assert {row["finish_reason"] for row in rows.values()} == {"abort"}
-
-
-def test_a_request_that_ended_and_is_still_held_has_one_row(core: Core) -> None:
-    """vLLM keeps a request whose blocks another engine still reads."""
-    ended = Request("a", CALL, "stop")
-    core.add(ended)
-    core.observer.request_finished(ended)
-    assert core.rows()["a"]["finish_reason"] == "stop"
-    assert read_trace(core.run).request.num_rows == 1
+    assert {name: (row["finish_reason"], row["output_tokens"]) for name, row in rows.items()} == {
+        "aborted": ("abort", 3),
+        "kept": ("stop", 4),
+        "running": ("abort", 5),
+        "waiting": ("abort", 0),
+    }
+    texts = ["prose", "template", "json", "template", "prose"]
+    for name, count, boundaries in (
+        ("aborted", 3, [1]),
+        ("running", 5, [1, 4]),
+        ("waiting", 0, []),
+    ):
+        row = rows[name]
+        assert (row["region_starts"], row["region_boundaries"]) == ([*range(count)], boundaries)
+        assert names(row["region_codes"]) == texts[:count]
 
 
 def test_regions_that_take_too_long_at_the_end_are_not_recorded(
@@ -133,8 +142,7 @@ def test_regions_that_take_too_long_at_the_end_are_not_recorded(
     monkeypatch.setattr("driftscope_probes.request_rows.AT_END_S", -1.0)
     core.add(Request("a", CALL))
     row = core.rows()["a"]
-    assert (row["region_starts"], row["region_codes"]) == (None, None)
-    assert row["output_tokens"] == 4
+    assert (row["region_starts"], row["region_codes"], row["output_tokens"]) == (None, None, 4)
 
 
 def test_requests_that_cannot_be_read_do_not_keep_the_trace_open(core: Core) -> None:
@@ -144,9 +152,6 @@ def test_requests_that_cannot_be_read_do_not_keep_the_trace_open(core: Core) -> 
     (status,) = read_trace(core.run).statuses
     assert status.closed
     assert list(status.errors) == ["request"]
-
-
-K = 3
 
 
 class Status(enum.IntEnum):
@@ -163,18 +168,11 @@ class Status(enum.IntEnum):
 class FollowedCore:
     """An engine core whose steps are told one by one."""
 
-    def __init__(self, *, speculates: bool = True) -> None:
-        speculation = SimpleNamespace(draft_model_config=SimpleNamespace(max_model_len=100))
-        speculation = speculation if speculates else None
-        scheduler = SimpleNamespace(
-            vllm_config=SimpleNamespace(speculative_config=speculation),
-            max_model_len=100,
-            max_num_scheduled_tokens=64,
-            num_spec_tokens=K if speculates else 0,
-            scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
-        )
+    def __init__(self, k: int = K) -> None:
         self.errors: list[BaseException] = []
-        self.tracker = VerificationTracker(scheduler, lambda _, error: self.errors.append(error))
+        self.tracker = VerificationTracker(
+            scheduler_of(k), lambda _, error: self.errors.append(error)
+        )
         self.now = 0.0
 
     def step(
@@ -231,19 +229,21 @@ def test_a_row_for_each_request_that_verified(followed_core: FollowedCore) -> No
         "reason": None,
         "replica": 0,
     }
-    assert (second["request"], second["verified"], second["accepted"]) == ("b", K, 0)
+    assert second == {**first, "request": "b", "accepted": 0}
     assert followed_core.errors == []
 
 
 def test_no_draft_has_a_reason(followed_core: FollowedCore) -> None:
     followed_core.began("a", "b")
     rows = followed_core.step({"a": (11, 1)}, drafted=0, going_on={"a": 10})
-    assert [(row["drafted"], row["reason"]) for row in rows] == [(0, UndraftedReason.NO_DRAFT)]
     followed_core.step({"a": (12, 1)}, asked_k=0, going_on={"a": 11})
-    (row,) = followed_core.step({"a": (13, 1)}, drafted=0, going_on={"a": 12})
-    assert row["reason"] == UndraftedReason.K_ZERO
-    (row,) = followed_core.step({"b": (11, 1)}, invalid={"b": K}, going_on={"b": 10})
-    assert _counts(row) == (K, 0, 0, UndraftedReason.STRUCTURED_OUTPUT)
+    rows += followed_core.step({"a": (13, 1)}, drafted=0, going_on={"a": 12})
+    rows += followed_core.step({"b": (11, 1)}, invalid={"b": K}, going_on={"b": 10})
+    assert [_counts(row) for row in rows] == [
+        (0, 0, 0, UndraftedReason.NO_DRAFT),
+        (0, 0, 0, UndraftedReason.K_ZERO),
+        (K, 0, 0, UndraftedReason.STRUCTURED_OUTPUT),
+    ]
 
 
 def _counts(row: dict[str, Any]) -> tuple[int, int, int, str | None]:
@@ -272,13 +272,24 @@ def test_drafted_verified_and_accepted_are_three_counts(
     assert _counts(row) == counts
 
 
-def test_a_draft_near_the_context_limit_is_cut(followed_core: FollowedCore) -> None:
-    """V2 drafts K there; V1 does not draft at all."""
-    followed_core.tracker._limits.drafted_length = None
-    followed_core.began("a")
-    followed_core.step({"a": (96, 1)}, going_on={"a": 95})
-    (row,) = followed_core.step({"a": (97, 1)}, drafted=2, going_on={"a": 96})
-    assert _counts(row) == (K, 2, 0, UndraftedReason.CONTEXT_LIMIT)
+@pytest.mark.parametrize("limit", [None, 100], ids=["V2", "V1"])
+def test_a_draft_near_the_context_limit_is_cut(
+    followed_core: FollowedCore, limit: int | None
+) -> None:
+    """V2 drafts K there; V1 does not draft at all, for no request: it verifies zeros."""
+    if limit is None:
+        followed_core.tracker._limits.drafted_length = None
+    followed_core.began("a", "b")
+    followed_core.step({"a": (96, 1), "b": (20, 1)}, going_on={"a": 95, "b": 19})
+    drafted = 2 if limit is None else K
+    rows = followed_core.step(
+        {"a": (97, 1), "b": (21, 1)}, drafted=drafted, going_on={"a": 96, "b": 20}
+    )
+    assert rows[0]["reason"] == UndraftedReason.CONTEXT_LIMIT
+    if limit is None:
+        assert _counts(rows[0])[:3] == (K, 2, 0)
+    else:
+        assert rows[1]["reason"] == UndraftedReason.CONTEXT_LIMIT
 
 
 def test_a_smaller_k_by_batch_size_cuts_no_draft(followed_core: FollowedCore) -> None:
@@ -293,15 +304,14 @@ def test_the_first_output_after_a_preemption_verifies_no_draft(followed_core: Fo
     followed_core.step({"a": (11, 2)}, going_on={"a": 10})
     back: dict[str, Any] = {"going_on": {"a": 0}, "resumed": {"a": 3}}
     assert followed_core.step({"a": (13, 0)}, drafted=0, **back) == []
-    (row,) = followed_core.step({"a": (13, 1)}, going_on={"a": 9})
-    assert (row["drafted"], row["reason"]) == (0, UndraftedReason.PREEMPTED)
-    (row,) = followed_core.step({"a": (14, 2)}, going_on={"a": 13})
-    assert (row["verified"], row["accepted"]) == (K, 1)
+    rows = followed_core.step({"a": (13, 1)}, going_on={"a": 9})
+    rows += followed_core.step({"a": (14, 2)}, going_on={"a": 13})
+    assert [_counts(row) for row in rows] == [(0, 0, 0, UndraftedReason.PREEMPTED), (K, K, 1, None)]
 
 
 def test_without_a_drafter_nothing_was_to_be_drafted() -> None:
     """Whatever happens to a request, and also where vLLM does not report the K that it asks for."""
-    core = FollowedCore(speculates=False)
+    core = FollowedCore(k=0)
     none: dict[str, Any] = {"drafted": 0, "asked_k": None}
     assert not core.step({"a": (10, 1), "b": (10, 1)}, new={"a": (10,), "b": (10,)}, **none)
     rows = core.step({"a": (98, 1), "b": (11, 1)}, going_on={"a": 97, "b": 10}, **none)
@@ -309,13 +319,6 @@ def test_without_a_drafter_nothing_was_to_be_drafted() -> None:
     rows += core.step({"a": (99, 1), "b": (12, 1)}, going_on={"a": 98, "b": 9}, **none)
     assert [_counts(row) for row in rows] == [(0, 0, 0, UndraftedReason.K_ZERO)] * 4
     assert core.errors == []
-
-
-def test_the_context_limit_stops_drafts_for_all(followed_core: FollowedCore) -> None:
-    followed_core.began("a", "b")
-    followed_core.step({"a": (96, 1), "b": (20, 1)}, going_on={"a": 95, "b": 19})
-    rows = followed_core.step({"a": (97, 1), "b": (21, 1)}, going_on={"a": 96, "b": 20})
-    assert [row["reason"] for row in rows] == [UndraftedReason.CONTEXT_LIMIT] * 2, "zeros verified"
 
 
 def test_times_of_a_request_that_ended(followed_core: FollowedCore) -> None:
@@ -359,14 +362,10 @@ def _drafted(cache: CacheFaultTracker, scheduled: Any, *, chunked: bool = False)
     return set(cache.step(scheduled, drafted=True, chunked=chunked))
 
 
-def test_a_hit_is_in_no_doubt_while_nothing_is_wrong() -> None:
-    cache = CacheFaultTracker()
-    assert _drafted(cache, _step(new={"a": 0, "b": 64})) == set()
-    assert _drafted(cache, _step(going_on={"a": 64}, resumed=("a",))) == set()
-
-
 def test_after_a_chunk_every_hit_is_in_doubt() -> None:
     cache = CacheFaultTracker()
+    assert _drafted(cache, _step(new={"x": 0, "y": 64})) == set(), "while nothing is wrong"
+    assert _drafted(cache, _step(going_on={"x": 64}, resumed=("x",))) == set()
     assert _drafted(cache, _step(new={"a": 0}), chunked=True) == set()
     assert _drafted(cache, _step(new={"b": 64, "c": 0}, going_on={"a": 90})) == {"b"}
     resumed = _step(going_on={"a": 32, "b": 0, "c": 70}, resumed=("a", "b"))
@@ -388,62 +387,65 @@ def test_memory_is_bounded_where_the_drafter_never_runs() -> None:
     assert len(_drafted(cache, _step())) == KEPT_STEPS - 1
 
 
-def _prefill_step(prefills: PromptTracker, scheduled: Any) -> frozenset[str]:
-    return prefills.step(scheduled, prompt_lengths(scheduled.scheduled_new_reqs))
+def _prefill_steps(prefills: PromptTracker, *steps: Any) -> list[set[str]]:
+    """Return whose prompt goes on after each step."""
+    return [set(prefills.step(step, prompt_lengths(step.scheduled_new_reqs))) for step in steps]
 
 
-def test_a_prompt_in_one_step_does_not_go_on() -> None:
+def _one_new(**request: Any) -> Any:
+    step = schedule({"a": 9}, new={"a": (9,)})
+    step.scheduled_new_reqs = [new_request("a", 9, **request)]
+    return step
+
+
+@pytest.mark.parametrize(
+    ("steps", "going_on"),
+    [
+        ([schedule({"a": 9}, new={"a": (9,)}), schedule({"a": 4}, going_on={"a": 9})], [[], []]),
+        (
+            [
+                schedule({"a": 9, "b": 4}, new={"a": (9,), "b": (10, 2)}),
+                schedule({"a": 4, "b": 3}, going_on={"a": 9, "b": 6}),
+                schedule({"a": 4}, going_on={"a": 10}),  # b has to wait
+                schedule({"a": 4, "b": 1}, going_on={"a": 11, "b": 9}),
+                schedule({"b": 1}, going_on={"b": 10}),
+            ],
+            [["b"], ["b"], [], [], []],
+        ),
+        (
+            [
+                schedule({"a": 9}, new={"a": (9,)}),
+                schedule({"a": 9}, going_on={"a": 0}, resumed={"a": 3}),
+                schedule({"a": 3}, going_on={"a": 9}),
+            ],
+            [[], ["a"], []],
+        ),
+        (
+            [_one_new(prefill_token_ids=[0] * 12), schedule({"a": 3}, going_on={"a": 9})],
+            [["a"], []],
+        ),
+        ([_one_new(prompt_token_ids=None, prompt_embeds=[[0.0]] * 10)], [["a"]]),
+    ],
+    ids=[
+        "in one step",
+        "in chunks until its last",
+        "after a preemption its output is computed again too",
+        "after a preemption on the V2 runner",
+        "a prompt of embeddings has a length",
+    ],
+)
+def test_a_prompt_goes_on(steps: list[Any], going_on: list[list[str]]) -> None:
+    assert _prefill_steps(PromptTracker(), *steps) == [set(names) for names in going_on]
+
+
+def test_prompts_that_are_aborted_or_old_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     prefills = PromptTracker()
-    assert _prefill_step(prefills, schedule({"a": 9}, new={"a": (9,)})) == set()
-    assert _prefill_step(prefills, schedule({"a": 4}, going_on={"a": 9})) == set()
-
-
-def test_a_prompt_in_chunks_goes_on_until_its_last() -> None:
-    prefills = PromptTracker()
-    assert _prefill_step(prefills, schedule({"a": 9, "b": 4}, new={"a": (9,), "b": (10, 2)})) == {
-        "b"
-    }
-    assert _prefill_step(prefills, schedule({"a": 4, "b": 3}, going_on={"a": 9, "b": 6})) == {"b"}
-    assert _prefill_step(prefills, schedule({"a": 4}, going_on={"a": 10})) == set(), "b has to wait"
-    assert _prefill_step(prefills, schedule({"a": 4, "b": 1}, going_on={"a": 11, "b": 9})) == set()
-    assert _prefill_step(prefills, schedule({"b": 1}, going_on={"b": 10})) == set()
-
-
-def test_after_a_preemption_its_output_is_computed_again_too() -> None:
-    prefills = PromptTracker()
-    _prefill_step(prefills, schedule({"a": 9}, new={"a": (9,)}))
-    resumed = schedule({"a": 9}, going_on={"a": 0}, resumed={"a": 3})
-    assert _prefill_step(prefills, resumed) == {"a"}
-    assert _prefill_step(prefills, schedule({"a": 3}, going_on={"a": 9})) == set()
-
-
-def test_after_a_preemption_on_the_v2_runner() -> None:
-    prefills, again = PromptTracker(), schedule({"a": 9}, new={"a": (9,)})
-    again.scheduled_new_reqs = [new_request("a", 9, prefill_token_ids=[0] * 12)]
-    assert _prefill_step(prefills, again) == {"a"}
-    assert _prefill_step(prefills, schedule({"a": 3}, going_on={"a": 9})) == set()
-
-
-def test_a_prompt_of_embeddings_has_a_length() -> None:
-    prefills, step = PromptTracker(), schedule({"a": 3}, new={"a": (0,)})
-    step.scheduled_new_reqs[0].prompt_token_ids = None
-    step.scheduled_new_reqs[0].prompt_embeds = [[0.0]] * 4
-    assert _prefill_step(prefills, step) == {"a"}
-
-
-def test_whoever_is_aborted_in_its_prompt_is_forgotten() -> None:
-    prefills = PromptTracker()
-    assert _prefill_step(prefills, schedule({"a": 4}, new={"a": (9,)})) == {"a"}
-    assert _prefill_step(prefills, schedule(new={"b": (1,)}, finished=("a",))) == set()
+    aborted = schedule(new={"b": (1,)}, finished=("a",))
+    assert _prefill_steps(prefills, schedule({"a": 4}, new={"a": (9,)}), aborted) == [{"a"}, set()]
     assert not prefills._incomplete
     assert list(prefills._prompts) == ["b"]
-
-
-def test_memory_of_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_module, "REMEMBERED_REQUESTS", 2)
-    prefills = PromptTracker()
-    for number in range(5):
-        _prefill_step(prefills, schedule(new={str(number): (9,)}))
+    _prefill_steps(prefills, *[schedule(new={str(number): (9,)}) for number in range(5)])
     assert list(prefills._prompts) == list(prefills._incomplete) == ["3", "4"]
 
 
@@ -451,56 +453,48 @@ TOKENS = ("", "Well. ", "<tool_call>", '{"a": 1}', "</tool_call>", "<s>", "<thin
 TOKENIZER = WordTokenizer(*TOKENS, special=(5,))
 
 
-def request(prompt: list[int] | None, answer: list[int]) -> Any:
-    return SimpleNamespace(prompt_token_ids=prompt, output_token_ids=answer)
+def found_regions(
+    core: Any, prompt: list[int] | None, answer: list[int], structured: str | None
+) -> list[str]:
+    tokens: Any = SimpleNamespace(prompt_token_ids=prompt, output_token_ids=answer)
+    found = regions_of(core).of(tokens, structured)
+    assert found is not None
+    assert found.starts == list(range(len(found.codes)))
+    return names(found.codes)
 
 
-def scheduler(tokenizer: Any) -> Any:
-    return SimpleNamespace(structured_output_manager=SimpleNamespace(tokenizer=tokenizer))
-
-
-def regions(codes: list[int]) -> list[str]:
-    return [Region.ALL[code] for code in codes]
+def scheduler(**manager: Any) -> Any:
+    texts = SimpleNamespace(tokenizer=TOKENIZER, **manager)
+    return SimpleNamespace(structured_output_manager=texts)
 
 
 def test_marks_are_those_of_the_parsers_that_the_server_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.argv", ["vllm", "serve", "M", "--tool-call-parser", "mistral"])
-    core = scheduler(TOKENIZER)
-    core.vllm_config = SimpleNamespace(
-        structured_outputs_config=SimpleNamespace(reasoning_parser="qwen3")
-    )
+    core, named = scheduler(), SimpleNamespace(reasoning_parser="qwen3")
+    core.vllm_config = SimpleNamespace(structured_outputs_config=named)
     assert parsers_of(core.vllm_config) == ("mistral", "qwen3")
-    found = regions_of(core).of(request([6], [1, 2, 3, 4]), "none")
-    assert found is not None
-    assert regions(found.codes) == ["thinking"], "no call of Hermes ends it"
-    core.vllm_config.structured_outputs_config.reasoning_parser = ""
+    found = found_regions(core, [6], [1, 2, 3, 4], "none")
+    assert found == ["thinking"], "no call of Hermes ends it"
+    named.reasoning_parser = ""
     assert parsers_of(core.vllm_config) == ("mistral", None)
 
 
-def test_an_answer_has_its_regions() -> None:
-    found = regions_of(scheduler(TOKENIZER)).of(request([1], [1, 2, 3, 4, 1]), "none")
-    assert found is not None
-    assert found.starts == [0, 1, 2, 3, 4]
-    assert regions(found.codes) == ["prose", "template", "json", "template", "prose"]
-    assert found.boundaries == [1, 4]
-
-
 @pytest.mark.parametrize(
-    ("structured", "region"),
+    ("prompt", "answer", "structured", "regions"),
     [
-        *((kind, "json") for kind in ("json", "json_object")),
-        *((kind, "guided") for kind in ("regex", "choice", "grammar")),
-        *((kind, "prose") for kind in ("structural_tag", "none", None)),
+        ([1], [1, 2, 3, 4, 1], "none", ["prose", "template", "json", "template", "prose"]),
+        *(([1], [1, 1], kind, ["json"]) for kind in ("json", "json_object")),
+        *(([1], [1, 1], kind, ["guided"]) for kind in ("regex", "choice", "grammar")),
+        *(([1], [1, 1], kind, ["prose"]) for kind in ("structural_tag", "none", None)),
+        (None, [1], None, ["prose"]),  # a prompt of embeddings has no tokens
     ],
 )
-def test_a_constrained_answer_has_the_region_of_its_constraint(
-    structured: str | None, region: str
+def test_an_answer_has_the_region_of_its_text_or_its_constraint(
+    prompt: list[int] | None, answer: list[int], structured: str | None, regions: list[str]
 ) -> None:
-    found = regions_of(scheduler(TOKENIZER)).of(request([1], [1, 1]), structured)
-    assert found is not None
-    assert regions(found.codes) == [region]
+    assert found_regions(scheduler(), prompt, answer, structured) == regions
 
 
 @pytest.mark.parametrize(
@@ -511,22 +505,10 @@ def test_without_a_reasoning_parser_a_constraint_holds_from_the_first_token(
     manager: dict[str, Any], region: str
 ) -> None:
     """The prompt has opened thinking, which the answer does not close."""
-    core = scheduler(TOKENIZER)
-    vars(core.structured_output_manager).update(manager)
-    found = regions_of(core).of(request([6], [1]), "regex")
-    assert found is not None
-    assert regions(found.codes) == [region]
+    assert found_regions(scheduler(**manager), [6], [1], "regex") == [region]
 
 
 def test_without_a_tokenizer_nothing_is_recorded() -> None:
-    for without in (
-        SimpleNamespace(),
-        SimpleNamespace(structured_output_manager=SimpleNamespace()),
-    ):
-        assert regions_of(without).of(request([1], [1]), None) is None
-
-
-def test_a_prompt_of_embeddings_has_no_tokens() -> None:
-    found = regions_of(scheduler(TOKENIZER)).of(request(None, [1]), None)
-    assert found is not None
-    assert regions(found.codes) == ["prose"]
+    tokens: Any = SimpleNamespace(prompt_token_ids=[1], output_token_ids=[1])
+    for parts in ({}, {"structured_output_manager": SimpleNamespace()}):
+        assert regions_of(SimpleNamespace(**parts)).of(tokens, None) is None

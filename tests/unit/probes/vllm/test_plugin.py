@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
-import socket
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.command import run_python
+from support.standin_engine import write_engine
+from support.waiting import free_port
 
 from driftscope.trace.status import StartFault, leave_fault
 from driftscope_probes.vllm.plugin import HOOKS, register
@@ -20,16 +21,10 @@ pytestmark = pytest.mark.process
 REGISTER = "import os, sys; from driftscope_probes.vllm.plugin import register; register(); "
 
 
-def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", REGISTER + code],
-        env={**clean, "PYTHONPATH": os.pathsep.join(sys.path), **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def _python(
+    code: str, path: Sequence[Path] = (), **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return run_python("-W", "error", "-c", REGISTER + code, path=path, **environ)
 
 
 @pytest.mark.parametrize(
@@ -110,16 +105,6 @@ def test_disabled_it_reads_no_other_setting() -> None:
     assert (done.stdout, done.stderr) == ("started\n", "")
 
 
-def _package(root: Path, name: str, code: str) -> str:
-    """Write a module below `root`; return a PYTHONPATH on which it comes first."""
-    path = root.joinpath(*name.split("."))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for package in path.relative_to(root).parents[:-1]:
-        (root / package / "__init__.py").touch()
-    path.with_suffix(".py").write_text(code)
-    return os.pathsep.join([str(root), *sys.path])
-
-
 SCHEDULER = "vllm.v1.core.sched.scheduler"
 """Module in which a stand-in for vLLM has its scheduler."""
 ONE_SCHEDULER = """
@@ -143,16 +128,18 @@ print(urllib.request.urlopen(f"http://127.0.0.1:{{port}}/metrics").read().decode
 """
 
 
-def _free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
-
-
-def _stand_in(root: Path) -> str:
-    (root / "vllm").mkdir(parents=True)
-    path = _package(root, SCHEDULER, ONE_SCHEDULER)
+def _stand_in(root: Path) -> Path:
+    write_engine(root, SCHEDULER, ONE_SCHEDULER)
     (root / "vllm" / "__init__.py").write_text("__version__ = '99.0'")
-    return path
+    return root
+
+
+def _down(done: subprocess.CompletedProcess[str], kind: str) -> None:
+    """The page of metrics says that the probe is down for that reason."""
+    (up,) = [line for line in done.stdout.splitlines() if line.startswith("driftscope_probe_up{")]
+    assert up.endswith(" 0.0")
+    assert f'driftscope_reason="{kind}"' in up
+    assert 'gen_ai_request_model="tiny"' in up
 
 
 @pytest.mark.parametrize(
@@ -167,20 +154,13 @@ def test_a_scrape_shows_that_the_probe_is_down_and_why(
 ) -> None:
     path = _stand_in(tmp_path)
     if broken:
-        _package(tmp_path, broken, "raise ImportError('undefined symbol')")
-    settings = {"DRIFTSCOPE_TRACE": "/runs/a", "DRIFTSCOPE_PROMETHEUS": _free_port(), **environ}
-    done = _python(SCRAPE, **settings, PYTHONPATH=path)
-    up = _up(done.stdout)
-    assert up.endswith(" 0.0")
-    assert f'driftscope_reason="{kind}"' in up
-    assert 'gen_ai_request_model="tiny"' in up
+        write_engine(path, broken, "raise ImportError('undefined symbol')")
+    settings = {"TRACE": "/runs/a", "PROMETHEUS": str(free_port())}
+    settings = {f"DRIFTSCOPE_{name}": value for name, value in settings.items()}
+    done = _python(SCRAPE, [path], **settings, **environ)
+    _down(done, kind)
     (line,) = done.stderr.splitlines()
     assert line.startswith("driftscope: nothing is recorded: ")
-
-
-def _up(page: str) -> str:
-    (up,) = [line for line in page.splitlines() if line.startswith("driftscope_probe_up{")]
-    return up
 
 
 @pytest.mark.parametrize("where", ["unwritable", "in use", "a worker's note"])
@@ -198,24 +178,20 @@ def test_a_scrape_shows_why_the_workers_record_nothing(tmp_path: Path, where: st
         leave_fault(run, StartFault(kind=kind, reason="?", source="worker0-1", start="abc"))
     done = _python(
         SCRAPE,
+        [_stand_in(tmp_path)],
         DRIFTSCOPE_TRACE=str(run),
         DRIFTSCOPE_RUN_ID="abc",
-        DRIFTSCOPE_PROMETHEUS=_free_port(),
-        PYTHONPATH=_stand_in(tmp_path),
+        DRIFTSCOPE_PROMETHEUS=str(free_port()),
     )
-    assert f'driftscope_reason="{kind}"' in _up(done.stdout)
-    assert _up(done.stdout).endswith(" 0.0")
+    _down(done, kind)
     assert done.stderr == ""
 
 
 @pytest.mark.parametrize("broken", ["wrapt", "pyarrow"])
 @pytest.mark.parametrize("error", ["ImportError", "AttributeError", "RuntimeError"])
 def test_a_broken_package_never_stops_the_start(tmp_path: Path, broken: str, error: str) -> None:
-    path = _stand_in(tmp_path)
-    _package(tmp_path, broken, f"raise {error}('broken')")
-    done = _python(
-        f"import {SCHEDULER}; print('started')", DRIFTSCOPE_TRACE="/runs/a", PYTHONPATH=path
-    )
+    path = write_engine(_stand_in(tmp_path), broken, f"raise {error}('broken')")
+    done = _python(f"import {SCHEDULER}; print('started')", [path], DRIFTSCOPE_TRACE="/runs/a")
     assert done.stdout == "started\n"
     (line,) = done.stderr.splitlines()
     assert line.startswith("driftscope: nothing is recorded: ")
@@ -224,13 +200,13 @@ def test_a_broken_package_never_stops_the_start(tmp_path: Path, broken: str, err
 
 def test_a_vllm_that_is_laid_out_differently(tmp_path: Path) -> None:
     module = HOOKS["engine"][-1].module
-    path = _package(tmp_path, module, "class Scheduler: pass\n")
+    path = write_engine(tmp_path, module, "class Scheduler: pass\n")
     code = f"import {module}; print('started')"
-    done = _python(code, DRIFTSCOPE_TRACE="/a", PYTHONPATH=path)
+    done = _python(code, [path], DRIFTSCOPE_TRACE="/a")
     assert done.stdout == "started\n"
     (line,) = done.stderr.splitlines()
     assert f"nothing is recorded: {module} of this vLLM is organised differently" in line
-    done = _python(code, DRIFTSCOPE_TRACE="/a", PYTHONPATH=path, DRIFTSCOPE_STRICT="1")
+    done = _python(code, [path], DRIFTSCOPE_TRACE="/a", DRIFTSCOPE_STRICT="1")
     assert done.stdout == ""
     last = done.stderr.splitlines()[-1]
     assert f"ProbeError: {module} of this vLLM is organised differently" in last

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiny_drafter import AUX, watched
+from support.tiny_drafter import AUX, tiny_drafter, watched
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope.trace.ranks import Place, place_of
 from driftscope.trace.records import edges_of
-from driftscope_probes.drafter import Drafter
 from driftscope_probes.process_writer import role_of
 from driftscope_probes.settings import (
     DEFAULT_DISTANCE_EVERY,
@@ -44,9 +43,12 @@ def _speculation(method: str, **more: object) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_each_kind_is_found_by_its_method(kind: support.Kind) -> None:
+    """Parallel drafting is a kind of its own."""
     for method in kind.methods:
-        asked = _speculation(method, parallel_drafting=kind.parallel)
-        assert kind_for(asked) is kind
+        assert kind_for(_speculation(method, parallel_drafting=kind.parallel)) is kind
+    if "eagle3" in kind.methods:
+        query_kind = BY_QUERY if kind.parallel else BY_DEPTH
+        assert (kind.block, kind.query_kind) == (kind.parallel, query_kind)
 
 
 @pytest.mark.parametrize(
@@ -64,29 +66,16 @@ def test_a_method_that_is_not_in_the_list_is_refused(speculation: Any, words: st
     assert "\n" not in str(caught.value)
 
 
-def _config(method: str | None = "eagle3", **parallel: int) -> Any:
-    speculation = method and SimpleNamespace(method=method)
+def _config(**parallel: int) -> Any:
     return SimpleNamespace(
-        speculative_config=speculation,
+        speculative_config=_speculation("eagle3"),
         parallel_config=SimpleNamespace(**parallel),
         model_config=SimpleNamespace(runner_type="generate"),
     )
 
 
-def _refused(check: Callable[[], object], *words: str) -> None:
-    with pytest.raises(ProbeError) as caught:
-        check()
-    assert "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
-
-
 def _attend(layer: Any, query: Any, key: Any, value: Any, kv_cache: Any, attn_metadata: Any) -> Any:
     """Take the arguments of vLLM's implementations."""
-
-
-def _attend_sparsely(layer: Any, query: Any, kv_cache: Any, output: Any) -> Any:
-    """Take the arguments of an implementation that finds its metadata itself."""
 
 
 def _impl(**changes: object) -> Any:
@@ -103,10 +92,11 @@ def _impl(**changes: object) -> Any:
 
 
 def test_an_engine_that_generates_no_text() -> None:
-    config = _config(None)
+    config = _config()
     support.check_engine(config)
     config.model_config.runner_type = "pooling"
-    _refused(lambda: support.check_engine(config), "generates no text", "unset DRIFTSCOPE_TRACE")
+    with pytest.raises(ProbeError, match=r"generates no text.*unset DRIFTSCOPE_TRACE"):
+        support.check_engine(config)
 
 
 @pytest.mark.parametrize("names", ["tensor", "pipeline", "data", "tensor pipeline"])
@@ -122,31 +112,37 @@ def test_keys_that_are_spread_over_ranks_are_not_measured(name: str) -> None:
         support.check_speculation(config)
 
 
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        ({"alibi_slopes": torch.ones(4)}, "ALiBi slopes"),
-        ({"is_sparse": True}, "sparse attention"),
-        ({"kv_cache_dtype": "fp8_e4m3"}, "an fp8 KV cache"),
-        ({"kv_cache_dtype": "fp8"}, "an fp8 KV cache"),
-    ],
-)
-def test_attention_that_would_be_measured_wrongly(part: dict[str, object], words: str) -> None:
-    layers = {"plain": _layer(), "odd": SimpleNamespace(impl=_impl(**part))}
-    assert str(support.unmeasured(layers)).startswith(f"layer odd has {words}")
+def _attend_sparsely(layer: Any, query: Any, kv_cache: Any, output: Any) -> Any:
+    """Take the arguments of an implementation that finds its metadata itself."""
+
+
+OWN = "attention of its own, SimpleNamespace"
 
 
 @pytest.mark.parametrize(
-    "layer",
+    ("layer", "words"),
     [
-        SimpleNamespace(),  # Inkling's
-        SimpleNamespace(impl=_impl(forward=_attend_sparsely)),  # MiniMax M3's
-        SimpleNamespace(impl=_impl(), kv_lora_rank=512),  # Kimi K3's
+        ({"impl": _impl(alibi_slopes=torch.ones(4))}, "ALiBi slopes"),
+        ({"impl": _impl(is_sparse=True)}, "sparse attention"),
+        ({"impl": _impl(kv_cache_dtype="fp8_e4m3")}, "an fp8 KV cache"),
+        ({"impl": _impl(kv_cache_dtype="fp8")}, "an fp8 KV cache"),
+        ({"impl": _impl(), "attn_type": "encoder_only"}, "attention that is not a decoder's"),
+        ({}, OWN),  # Inkling's
+        ({"impl": _impl(forward=_attend_sparsely)}, OWN),  # MiniMax M3's
+        ({"impl": _impl(), "kv_lora_rank": 512}, OWN),  # Kimi K3's
+        *(
+            ({"impl": _impl(sliding_window=window, logits_soft_cap=cap)}, None)
+            for window in (None, -1, (-1, -1))
+            for cap in (None, 0, 0.0)
+        ),
     ],
 )
-def test_attention_that_shows_no_queries_is_not_measured(layer: Any) -> None:
-    words = "layer own has attention of its own, SimpleNamespace"
-    assert str(support.unmeasured({"plain": _layer(), "own": layer})).startswith(words)
+def test_attention_that_would_be_measured_wrongly_is_not_measured(
+    layer: dict[str, Any], words: str | None
+) -> None:
+    """Plain attention is, however vLLM spells it."""
+    found = support.unmeasured({"plain": _layer(), "odd": SimpleNamespace(**layer)})
+    assert found is None if words is None else str(found).startswith(f"layer odd has {words}")
 
 
 def _layer(backend: str = "TRITON_ATTN") -> Any:
@@ -154,26 +150,7 @@ def _layer(backend: str = "TRITON_ATTN") -> Any:
     return SimpleNamespace(impl=_impl(), head_size=8, get_attn_backend=lambda: named)
 
 
-@pytest.mark.parametrize("window", [None, -1, (-1, -1)])
-@pytest.mark.parametrize("cap", [None, 0, 0.0])
-def test_plain_attention_however_vllm_spells_it(window: object, cap: object) -> None:
-    layer = SimpleNamespace(impl=_impl(sliding_window=window, logits_soft_cap=cap))
-    assert support.unmeasured({"a": layer}) is None
-
-
-def test_attention_of_another_sort_than_a_decoders() -> None:
-    layer = SimpleNamespace(impl=_impl(), attn_type="encoder_only")
-    assert "attention that is not a decoder's" in str(support.unmeasured({"odd": layer}))
-
-
-def test_parallel_drafting_is_a_kind_of_its_own() -> None:
-    plain = kind_for(SimpleNamespace(method="eagle3"))
-    parallel = kind_for(SimpleNamespace(method="eagle3", parallel_drafting=True))
-    assert (plain.block, parallel.block) == (False, True)
-    assert (plain.query_kind, parallel.query_kind) == (BY_DEPTH, BY_QUERY)
-
-
-def _vllm_config(**changes: object) -> Any:
+def _vllm_config(layers: dict[str, Any] | None = None) -> Any:
     def model_config(name: str, **raw: object) -> Any:
         hf = SimpleNamespace(architectures=["Some"], to_dict=lambda: {"n": name, **raw}, **raw)
         return SimpleNamespace(
@@ -183,21 +160,21 @@ def _vllm_config(**changes: object) -> Any:
     aux = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
     return SimpleNamespace(
         model_config=model_config("tiny"),
-        speculative_config=SimpleNamespace(
-            method="eagle3",
+        speculative_config=_speculation(
+            "eagle3",
             num_speculative_tokens=5,
-            draft_model_config=model_config("tiny-eagle3", **(changes or {"eagle_config": aux})),
+            draft_model_config=model_config("tiny-eagle3", eagle_config=aux),
         ),
         cache_config=SimpleNamespace(cache_dtype="auto"),
         parallel_config=SimpleNamespace(),
         scheduler_config=SimpleNamespace(max_num_seqs=9),
-        compilation_config=SimpleNamespace(mode=3, static_forward_context={}),
+        compilation_config=SimpleNamespace(mode=3, static_forward_context=layers or {}),
     )
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter], on: bool) -> None:
-    drafter = replace(make_drafter(fc_norm=on, norm_output=on), backend="TRITON_ATTN")
+def test_the_manifest_says_what_was_loaded(on: bool) -> None:
+    drafter = replace(tiny_drafter(fc_norm=on, norm_output=on), backend="TRITON_ATTN")
     settings = settings_from(
         {"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_EVERY": "4", "DRIFTSCOPE_SINK_TOKENS": "2"}
     )
@@ -225,104 +202,75 @@ def test_the_manifest_says_what_was_loaded(make_drafter: Callable[..., Drafter],
 
 
 @pytest.fixture
-def _found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for the forward that shows where the states are: these models have none."""
+def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return the tiny drafter with these layers of attention in it, or those that are named; what
+    finds the states is replaced, because these models have no forward."""
     monkeypatch.setattr(vllm_drafter, "_watched", watched)
 
+    def opened(
+        layers: dict[str, Any], names: Any = None, model: Any = None, **more: Any
+    ) -> Any:
+        model = model or tiny_drafter().model
+        return open_drafter(model, set(names or layers), _vllm_config(layers), {}, **more)
 
-@pytest.mark.usefixtures("_found")
-def test_a_drafter_is_opened_by_its_layers_names(make_drafter: Callable[..., Drafter]) -> None:
-    model, config = make_drafter().model, _vllm_config()
-    layers = {name: _layer() for name in ("b", "a", "target")}
-    config.compilation_config.static_forward_context = layers
-    opened = open_drafter(model, {"b", "a"}, config, {})
-    assert list(opened.layers) == ["a", "b"]
-    assert (opened.device, opened.aux_states) == (torch.device("cpu"), 3)
-    assert (opened.k, opened.max_requests, opened.max_slots) == (5, 9, 100)
+    return opened
+
+
+def test_a_drafter_is_opened_by_its_layers_names(opened: Callable[..., Any]) -> None:
+    """Layers come in the order of the network."""
+    model, layers = tiny_drafter().model, {name: _layer() for name in ("b", "a", "target")}
+    found = opened(layers, {"b", "a"}, model)
+    assert list(found.layers) == ["a", "b"]
+    assert (found.device, found.aux_states) == (torch.device("cpu"), AUX)
+    assert (found.k, found.max_requests, found.max_slots) == (5, 9, 100)
+    model.model.num_aux_hidden_states = 5
+    assert opened(layers, {"b", "a"}, model).aux_states == 5, "by either name"
     model.model.use_aux_hidden_state = False
-    assert open_drafter(model, {"b", "a"}, config, {}).aux_states == 0
+    assert opened(layers, {"b", "a"}, model).aux_states == 0
+    names = [f"model.layers.{i}.self_attn.attn" for i in (9, 10, 100)]
+    assert list(opened({name: _layer() for name in names}).layers) == names
+
+
+CACHE = torch.zeros(6, 2, 4, 8)
 
 
 @pytest.mark.parametrize(
     ("others", "shared"),
-    [("none", False), ("own memory", False), ("the drafter's", True), ("part of it", True)],
+    [(None, False), (torch.zeros(6, 2, 4, 8), False), ([CACHE], True), (CACHE[3:], True)],
+    ids=["none", "own memory", "the drafter's", "part of it"],
 )
-def test_layers_whose_memory_is_also_the_drafters(
-    make_drafter: Callable[..., Drafter], others: str, shared: bool
-) -> None:
-    cache = torch.zeros(6, 2, 4, 8)
+def test_layers_whose_memory_is_also_the_drafters(others: Any, shared: bool) -> None:
     attention = {"a": _layer(), "b": _layer()}
     for layer in attention.values():
-        layer.kv_cache = cache
-    kept = {
-        "none": None,
-        "own memory": torch.zeros(6, 2, 4, 8),
-        "the drafter's": [cache],
-        "part of it": cache[3:],
-    }
-    config = _vllm_config()
-    context = {**attention, "target": SimpleNamespace(kv_cache=kept[others])}
-    config.compilation_config.static_forward_context = context
-    assert drafter_of(make_drafter().model, attention, config).shares_cache() == shared
+        layer.kv_cache = CACHE
+    config = _vllm_config({**attention, "target": SimpleNamespace(kv_cache=others)})
+    assert drafter_of(tiny_drafter().model, attention, config).shares_cache() == shared
 
 
-@pytest.mark.usefixtures("_found")
 @pytest.mark.parametrize(
-    ("odd", "words"),
+    ("odd", "more", "words"),
     [
-        (SimpleNamespace(impl=_impl(is_sparse=True)), "layer a has sparse attention"),
-        (_layer("FLEX"), "the drafter's attention backend FLEX is not supported"),
+        (SimpleNamespace(impl=_impl(is_sparse=True)), {}, "layer a has sparse attention"),
+        (_layer("FLEX"), {}, "the drafter's attention backend FLEX is not supported"),
+        (_layer(), {"unmeasured": "they stay"}, "they stay"),  # queries stay at one position
     ],
 )
 def test_attention_that_is_not_measured_leaves_the_states(
-    make_drafter: Callable[..., Drafter], odd: Any, words: str
+    opened: Callable[..., Any], odd: Any, more: dict[str, str], words: str
 ) -> None:
-    config = _vllm_config()
-    config.compilation_config.static_forward_context = {"a": odd}
-    opened = open_drafter(make_drafter().model, {"a"}, config, {})
-    assert not opened.layers and not opened.kind.attention
-    (note,) = opened.notes
+    found = opened({"a": odd}, **more)
+    assert not found.layers and not found.kind.attention
+    (note,) = found.notes
     assert note.startswith(f"attention masses are not recorded: {words}")
 
 
-@pytest.mark.usefixtures("_found")
-def test_queries_that_stay_at_one_position_have_no_masses(
-    make_drafter: Callable[..., Drafter],
-) -> None:
-    config = _vllm_config()
-    config.compilation_config.static_forward_context = {"a": _layer()}
-    opened = open_drafter(make_drafter().model, {"a"}, config, {}, unmeasured="they stay")
-    assert opened.notes == ("attention masses are not recorded: they stay",)
-
-
-def test_a_forward_that_fails_leaves_acceptance_and_timing(
-    make_drafter: Callable[..., Drafter],
-) -> None:
-    config = _vllm_config()
-    config.compilation_config.static_forward_context = {"a": _layer()}
+def test_a_forward_that_fails_leaves_acceptance_and_timing() -> None:
     with pytest.raises(UnknownDrafterError, match="acceptance and timing are recorded"):
-        open_drafter(make_drafter().model, {"a"}, config, {})
+        open_drafter(tiny_drafter().model, {"a"}, _vllm_config({"a": _layer()}), {})
 
 
-@pytest.mark.usefixtures("_found")
-def test_layers_come_in_the_order_of_the_network(make_drafter: Callable[..., Drafter]) -> None:
-    config, names = _vllm_config(), [f"model.layers.{i}.self_attn.attn" for i in (9, 10, 100)]
-    config.compilation_config.static_forward_context = {name: _layer() for name in names}
-    opened = open_drafter(make_drafter().model, set(names), config, {})
-    assert list(opened.layers) == names
-
-
-def test_captured_layers_are_counted_by_either_name(
-    make_drafter: Callable[..., Drafter],
-) -> None:
-    model = make_drafter().model
-    assert drafter_of(model, {}, _vllm_config()).aux_states == AUX
-    model.model.num_aux_hidden_states = 5
-    assert drafter_of(model, {}, _vllm_config()).aux_states == 5
-
-
-def _placed(**parallel: int) -> Any:
-    return SimpleNamespace(parallel_config=SimpleNamespace(**parallel), instance_id="17")
+def _placed(instance_id: str = "17", **parallel: int) -> Any:
+    return SimpleNamespace(parallel_config=SimpleNamespace(**parallel), instance_id=instance_id)
 
 
 @pytest.mark.parametrize(
@@ -354,24 +302,14 @@ def test_the_last_pipeline_stage_drafts() -> None:
     assert is_last_stage(_placed())
 
 
-def test_a_run_is_of_one_start_of_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(RUN_ID, "abc")
-    one, other = _placed(), _placed()
-    other.instance_id = "18"
-    assert run_id_of(one) == run_id_of(_placed()) == "abc-17"
-    assert run_id_of(other) == "abc-18"
-    one.instance_id = "17_dp1"
-    assert run_id_of(one) == "abc-17", "Ray's name for a replica"
-    monkeypatch.setenv(RUN_ID, "abd")
-    assert run_id_of(other) == "abd-18"
-
-
-def test_the_starts_of_a_deployment_are_one_run(
+def test_a_run_is_of_one_start_of_one_engine_or_of_a_deployment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv(RUN_ID, "abc")
+    assert run_id_of(_placed("17")) == "abc-17"
+    assert run_id_of(_placed("18")) == "abc-18"
+    assert run_id_of(_placed("17_dp1")) == "abc-17", "Ray's name for a replica"
     for name in (RUN_ID, "DRIFTSCOPE_TRACE"):
         monkeypatch.setenv(name, "")
     fix_run_directory(Settings(trace=tmp_path, deployment="blue"))
-    one, other = _placed(), _placed()
-    other.instance_id = "18"
-    assert run_id_of(one) == run_id_of(other) == "blue"
+    assert run_id_of(_placed("17")) == run_id_of(_placed("18")) == "blue"
