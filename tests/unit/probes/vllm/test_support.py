@@ -207,9 +207,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     finds the states is replaced, because these models have no forward."""
     monkeypatch.setattr(vllm_drafter, "_watched", watched)
 
-    def opened(
-        layers: dict[str, Any], names: Any = None, model: Any = None, **more: Any
-    ) -> Any:
+    def opened(layers: dict[str, Any], names: Any = None, model: Any = None, **more: Any) -> Any:
         model = model or tiny_drafter().model
         return open_drafter(model, set(names or layers), _vllm_config(layers), {}, **more)
 
