@@ -19,7 +19,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,9 @@ OFF_BY = 0.02
 NOTHING = 0.001
 """Share of draft tokens below which nothing is accepted: a drafter of common words has more."""
 DEEPER = 10.0
-"""Factor by which depth 1 is above NOTHING where only the deeper ones accept nothing."""
+"""Factor by which a depth is above NOTHING where only the deeper ones accept nothing."""
+FEWEST_EXPECTED = 6
+"""Accepted tokens expected at a depth, from which none is no chance (a probability of 0.2%)."""
 THIS_RUN, SINCE_START, LAST_INTERVAL = "this run", "since the server's start", "last log interval"
 """Periods that figures cover."""
 MOST_BYTES = 16 * MAX_JSON_BYTES
@@ -373,12 +375,15 @@ def completed(figures: Figures) -> Figures:
 
 
 def _nothing_accepted(figures: Figures, rates: tuple[float | None, ...]) -> Iterator[str]:
-    """Yield where nothing is accepted at all, or nothing beyond depth 1; `rates` are over the
+    """Yield where nothing is accepted at all, or nothing beyond a depth; `rates` are over the
     rounds that verified each depth."""
     accepted, verified = figures.accepted, figures.verified
-    first, deeper = next(iter(rates), None) or 0.0, [rate for rate in rates[1:] if rate is not None]
+    known = [rate for rate in rates if rate is not None]
+    *before, last = 1.0, *takewhile(lambda rate: rate >= DEEPER * NOTHING, known)
+    depth, deeper = len(before), known[len(before) :]
     if accepted is None and figures.mean_length is figures.mean_length_by_request is None:
-        yield "times alone: the server did not speculate, or the tool did not ask it for acceptance"
+        there = "no acceptance" if figures.is_empty else "times alone"
+        yield f"{there}: the server did not speculate, or the tool did not ask it for acceptance"
     elif verified == 0 and accepted == 0 and figures.mean_length is None:
         yield (
             "no draft token was counted: the server did not speculate, or did not fill these counts"
@@ -391,13 +396,23 @@ def _nothing_accepted(figures: Figures, rates: tuple[float | None, ...]) -> Iter
         and not (figures.changes or figures.observations)
     ):
         yield "a length of 1.00: nothing is accepted, or the server was idle or does not draft"
-    elif first >= DEEPER * NOTHING and deeper and max(deeper) < NOTHING:
-        # A second step as good as the first would be accepted as often once more.
-        sick = "second" if first * first >= 2 * NOTHING else "first"
-        yield (
-            f"nothing is accepted beyond depth 1, where {100 * first:.1f}% is: the drafter's "
-            f"{sick} step gets a wrong state, position or cache entry, or was not trained"
-        )
+    elif depth and deeper and max(deeper) < NOTHING:
+        # A next step as good as the last one would be accepted as often once more.
+        expected = last * last / before[-1]
+        fades = expected < 2 * NOTHING
+        if not fades and figures.rounds and figures.rounds * expected < FEWEST_EXPECTED:
+            return
+        where = f"nothing is accepted beyond depth {depth}, where {100 * last:.1f}% is: "
+        if depth == 1:
+            yield (
+                f"{where}the drafter's {'first' if fades else 'second'} step gets a wrong state, "
+                "position or cache entry, or was not trained"
+            )
+        elif not fades:
+            yield (
+                f"{where}drafts end there, or the drafter was trained for no more tokens, or gets "
+                "a wrong position beyond"
+            )
 
 
 def _over_verified(figures: Figures) -> tuple[tuple[float | None, ...] | None, tuple[str, ...]]:

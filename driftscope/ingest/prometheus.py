@@ -49,7 +49,7 @@ from driftscope.telemetry.prometheus import (
     samples_on,
     unwrapped,
 )
-from driftscope.telemetry.watch import nothing_accepted, outliers, view
+from driftscope.telemetry.watch import mostly_undrafted, nothing_accepted, outliers, view
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 """Name and labels of a series."""
@@ -110,7 +110,7 @@ def figures_of(
     )
     for name, figures in sorted(parts.items(), key=lambda part: part[1].mean_length or math.inf):
         notes = (words[name],) if name in words else ()
-        yield replace(figures, part=name, observations=notes)
+        yield replace(figures, part=name, observations=(*figures.observations, *notes))
     whole = _figures_of(page, period, assumptions)
     if not parts:
         whole = _with_changes(page, whole, steps)
@@ -119,7 +119,7 @@ def figures_of(
         whole,
         part=f"all {len(parts)} replicas" if parts else "",
         is_sum=bool(parts),
-        observations=(dead,) if dead else (),
+        observations=(*whole.observations, dead) if dead else whole.observations,
     )
 
 
@@ -146,6 +146,7 @@ def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> 
         ttft_s=page_view.ttft_s,
         tpot_s=page_view.tpot_s,
         assumptions=assumptions,
+        observations=tuple(filter(None, [mostly_undrafted(page)])),
     )
 
 

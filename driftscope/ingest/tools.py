@@ -75,7 +75,7 @@ def _runs(file: ResultFile) -> Sequence[Mapping[str, Any]]:
     for row in rows_of(file):
         if (match := _PRINTED.search(row.rstrip()[-200:])) is None:
             continue
-        words, value = match[1], float(match[2])
+        words, value = match[1].removeprefix("Z ").lstrip(), float(match[2])  # after Docker's time
         at = _AT.fullmatch(words)
         if words not in _CONSOLE and at is None:
             continue
@@ -95,11 +95,11 @@ def _runs(file: ResultFile) -> Sequence[Mapping[str, Any]]:
 _AVERAGE = "avg_spec_accept_length"
 
 
-def _sglang_ranks(file: ResultFile) -> list[Mapping[str, Any]]:
+def _sglang_ranks(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return each rank of a server's answer to GET /server_info as a run without times."""
-    states = file.fields.get("internal_states")
+    states = info.get("internal_states")
     return [
-        {"accept_length": state[_AVERAGE], "server_info": file.fields}
+        {"accept_length": state[_AVERAGE], "server_info": info}
         for state in (states if isinstance(states, list) else ())
         if isinstance(state, dict) and state.get(_AVERAGE) is not None
     ]
@@ -107,7 +107,7 @@ def _sglang_ranks(file: ResultFile) -> list[Mapping[str, Any]]:
 
 def _is_sglang_bench(file: ResultFile) -> bool:
     runs = _runs(file)
-    if _sglang_ranks(file):
+    if _sglang_ranks(file.fields):
         return True
     return bool(runs) and "accept_length" in runs[0] and _TIMES & runs[0].keys() != set()
 
@@ -190,13 +190,16 @@ def sglang_bench(file: ResultFile) -> Iterator[Figures]:
 
     Source: sglang/benchmark/serving.py. Its accept_length is the server's mean since its start.
     """
-    ranks = _sglang_ranks(file)
+    ranks = _sglang_ranks(file.fields)
     runs, what = (ranks, "rank") if ranks else (_runs(file), "run")
     for at, fields in enumerate(runs):
         accepted = length(fields, "accept_length")
         server = inner(fields, "server_info")
         rule = rule_of_sglang(server)
         relaxed = f"drafts were verified by another rule than the exact one: {rule}"
+        lengths = [length(rank, "accept_length") or 0.0 for rank in _sglang_ranks(server)]
+        differ = not ranks and lengths and max(lengths) - min(lengths) > OFF_BY
+        between = ", ".join(f"{one:.2f}" for one in lengths)
         yield Figures(
             part=f"{what} {at + (not ranks)}" if len(runs) > 1 else "",
             period=THIS_RUN if accepted is None else SINCE_START,
@@ -209,6 +212,9 @@ def sglang_bench(file: ResultFile) -> Iterator[Figures]:
             tpot_s=milliseconds(fields, "mean_tpot_ms"),
             output_tokens_per_s=number(fields, "output_throughput"),
             prompts=_SGLANG_PROMPTS.get(str(fields.get("dataset_name"))),
+            observations=(f"the length is that of the first of its ranks: {between}",)
+            if differ
+            else (),
             assumptions=()
             if accepted is None
             else (_SINCE, *(() if rule == EXACT else (relaxed,))),

@@ -113,6 +113,8 @@ class EngineMetrics:
     """Gauge of the requests that are being served."""
     requests: str | None = None
     """Counter of finished requests."""
+    generated: str | None = None
+    """Counter of output tokens, of steps without a draft as well."""
     ttft: str | None = None
     """Histogram of the time to the first token, in seconds."""
     tpot: str | None = None
@@ -121,7 +123,7 @@ class EngineMetrics:
     @property
     def names(self) -> frozenset[str]:
         """Names of the samples on a page."""
-        plain = (self.rounds, self.verified, self.accepted, self.accepted_at)
+        plain = (self.rounds, self.verified, self.accepted, self.accepted_at, self.generated)
         histograms = (name for name in (self.ttft, self.tpot) if name)
         parts = (f"{name}{part}" for name in histograms for part in ("_sum", "_count"))
         gauges = (self.length, self.k, self.running)
@@ -166,6 +168,7 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
         "vllm",
         running="vllm:num_requests_running",
         requests="vllm:request_success_total",
+        generated="vllm:generation_tokens_total",
         ttft="vllm:time_to_first_token_seconds",
         tpot="vllm:request_time_per_output_token_seconds",
     ),
@@ -189,7 +192,9 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
         ttft="trtllm_time_to_first_token_seconds",
         tpot="trtllm_time_per_output_token_seconds",
     ),
-    EngineName.LLAMACPP: _counters("llama.cpp", "llamacpp"),
+    EngineName.LLAMACPP: _counters(
+        "llama.cpp", "llamacpp", generated="llamacpp:tokens_predicted_total"
+    ),
     EngineName.LMDEPLOY: _counters("LMDeploy", "lmdeploy"),
 }
 """Metrics of each engine."""
@@ -231,6 +236,8 @@ class EnginePage:
     engine publishes counters, which say more."""
     running: int | None = None
     """Requests that are being served; None if the engine does not publish it."""
+    drafted: float | None = None
+    """Share of the output tokens that are of rounds with a draft; None if it is not published."""
     samples: Sequence[Sample] = ()
     """Samples that the figures are of."""
     replicas: Mapping[str, EnginePage] = field(default_factory=dict)
@@ -576,11 +583,16 @@ def page_of_all(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage
     counted = metrics.accepted in totals
     length = None if counted or not known else sum(known) / len(known)
     running = totals.get(metrics.running or "")
+    rounds, accepted, generated = (
+        totals.get(name or "", 0.0)
+        for name in (metrics.rounds, metrics.accepted, metrics.generated)
+    )
     return EnginePage(
         metrics=metrics,
         points=points,
         length=length,
         running=None if running is None else int(running),
+        drafted=(rounds + accepted) / generated if rounds and generated else None,
         samples=tuple(samples),
     )
 

@@ -460,6 +460,22 @@ def nothing_accepted(
     return rejected if running is None else f"{rejected}; no request is running now"
 
 
+MOST_DRAFTED = 0.8
+"""Share of output tokens in rounds with a draft, below which short answers do not explain the rest:
+an answer's first token is of none."""
+
+
+def mostly_undrafted(page: EnginePage) -> str:
+    """Return in words that most output is of steps without a draft, of which an acceptance length
+    says nothing; "" if it is not."""
+    if page.drafted is None or page.drafted >= MOST_DRAFTED:
+        return ""
+    return (
+        f"the length is that of rounds with a draft, which yield {page.drafted:.0%} of the output "
+        "tokens; each other token took a step of its own"
+    )
+
+
 def follow(targets: Sequence[str], own: EngineName | None = None) -> Followed:
     """Return the engine named by a run directory or a URL, or replicas by the URLs of their pages;
     raises DriftscopeError.

@@ -31,6 +31,7 @@ from driftscope.telemetry.watch import (
     Followed,
     View,
     follow,
+    mostly_undrafted,
     nothing_accepted,
     outliers,
     view,
@@ -187,8 +188,10 @@ def _engine_notes(shown: View, page: EnginePage, replicas: Replicas) -> Iterator
     for cut in _cut(shown):
         yield f"{cut}; how many verified a depth beyond is not published"
     if dead := nothing_accepted(shown.length, shown.k, rounds=rounds, running=page.running):
-        yield f"{dead}; to find out why:"
-        yield from _WHY_NOTHING
+        idle = rounds is None and page.running == 0
+        yield from [dead] if idle else [f"{dead}; to find out why:", *_WHY_NOTHING]
+    if few := mostly_undrafted(page):
+        yield few
     lengths = {
         name: (own.length, None if page.length else own.rounds)
         for name, own in replicas.items()

@@ -319,6 +319,10 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         lines([vllm(0.02, 0.0, 0.0)] * 4),
         ("beyond depth 1, where 2.0% is: the drafter's first step",),
     ),
+    "dead from the third step on": (
+        lines([vllm(0.8, 0.6, 0.0)] * 4),
+        ("beyond depth 2, where 60.0% is: drafts end there, or",),
+    ),
     "gzip": (gzip.compress(lines(TWO).encode()), (" 3 +1,000 +2.65 ",)),
     "cut drafts": (
         lines([vllm(0.8, 0.6, 0.4, cut=0.7)]),
@@ -396,6 +400,13 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         (" 2 +500 +2.40 .*0.80 0.60",),
     ),
     # Pages.
+    "page of n-grams": (
+        (
+            "vllm:spec_decode_num_drafts_total 300\nvllm:spec_decode_num_draft_tokens_total 900\n"
+            "vllm:spec_decode_num_accepted_tokens_total 600\nvllm:generation_tokens_total 20000\n"
+        ),
+        (" 300 +3.00 ", "rounds with a draft, which yield 4% of the output tokens"),
+    ),
     "page of a server that did not draft": (
         (
             "vllm:spec_decode_num_drafts_total 0.0\nvllm:spec_decode_num_draft_tokens_total 0.0\n"
@@ -406,6 +417,10 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     # Consoles.
     "vllm bench in a log": (
         lines(["INFO 05-12 [api_server.py] Starting", *BENCH.splitlines()], "bench-1  | ", "\r\n"),
+        (" 4 +540 +1.05 ",),
+    ),
+    "vllm bench after Docker's times": (
+        lines(BENCH.splitlines(), "2026-11-02T10:00:00.1Z "),
         (" 4 +540 +1.05 ",),
     ),
     "vllm bench without speculation": (BENCH.partition("---------------Spec")[0], ("36.2",)),
@@ -471,6 +486,23 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
             }
         ),
         (" rank 0 +3 +– +2.27 .*rank 1 +3 +– +1.00 ", "since the server's start"),
+    ),
+    "sglang bench of two ranks": (
+        json.dumps(
+            {
+                "completed": 8,
+                "mean_tpot_ms": 2.0,
+                "accept_length": 2.27,
+                "server_info": {
+                    "speculative_num_steps": 3,
+                    "internal_states": [
+                        {"avg_spec_accept_length": 2.27},
+                        {"avg_spec_accept_length": 1.0},
+                    ],
+                },
+            }
+        ),
+        ("the length is that of the first of its ranks: 2.27, 1.00",),
     ),
     "times alone": (
         json.dumps({"completed": 8, "mean_ttft_ms": 31.4, "mean_tpot_ms": 2.0}),

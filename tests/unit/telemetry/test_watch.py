@@ -144,6 +144,23 @@ def test_an_engines_own_page_shows_its_acceptance() -> None:
     assert other.exception.unknown.not_recognised == ("vLLM",)
 
 
+def test_a_page_says_what_its_length_leaves_out() -> None:
+    idle = "sglang:spec_accept_length 1.0\nsglang:num_running_reqs 0.0\n"
+    drafts = (
+        "vllm:spec_decode_num_drafts_total {0}\nvllm:spec_decode_num_accepted_tokens_total {0}\n"
+    )
+    pages = (idle, *(drafts.format(n) + "vllm:generation_tokens_total 1000\n" for n in (20, 490)))
+    printed = list[str]()
+    for page in pages:
+        with _serving(page) as url:
+            printed.append(
+                " ".join(CliRunner().invoke(app, ["watch", url, "--once"]).output.split())
+            )
+    assert "look again while requests run" in printed[0] and "to find out why" not in printed[0]
+    assert "rounds with a draft, which yield 4% of the output tokens" in printed[1]
+    assert "rounds with a draft" not in printed[2]
+
+
 def _replicas(
     draw: np.random.Generator, lengths: Sequence[float], rounds: int
 ) -> dict[str, tuple[float, int]]:
