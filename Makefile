@@ -104,7 +104,7 @@ export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 	PYTHONPATH=.:tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
 faults: $(VENV)/installed-dev ## damaged runs, files, texts and disks by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
-	PYTHONPATH=tests $(BIN)/python -m verification.faults
+	PYTHONPATH=tests $(BIN)/python -m verification.faults.campaign
 
 disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, with a killed writer or a hung receiver
 	$(EVERY) tests/engines/test_starts.py -k 'disk or writer or receiver'

@@ -1,8 +1,11 @@
 """Settings of every test."""
 
+import atexit
+import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,17 @@ STARTS = {
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Wheel of each distribution, built from this checkout."""
     return build_wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Spare the garbage collector what is imported and collected, which stays to the end: walking
+    it takes a second each time."""
+    gc.disable()
+    atexit.register(gc.unfreeze)  # extension modules report what is left over as leaks
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

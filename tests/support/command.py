@@ -31,7 +31,10 @@ def run_command(
     Variables of driftscope and vLLM are taken from `environ` alone. Starting a process for each of
     hundreds of commands takes minutes; `tests/commands/test_app.py` starts some.
     """
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), "utf-8", errors, write_through=True)
+        for errors in ("strict", "backslashreplace")
+    )
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DRIFTSCOPE_", "VLLM_"))}
     variables = {**kept, "NO_COLOR": "1", **environ}
     argv = ["driftscope", *map(str, arguments)]

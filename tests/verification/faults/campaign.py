@@ -1,14 +1,16 @@
-"""Test thousands of damaged runs, each in a process that may crash, hang or grow without harm.
+"""Test thousands of damaged runs: `make faults`, or `FAULTS_MINUTES=60 make faults` for longer.
 
-A process forked from one that has imported everything works through cases until one of them kills
-it or its time is up. The current case is in shared memory, so that a crash can be attributed.
+Each case runs in a process that may crash, hang or grow without harm, forked from one that has
+imported everything.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import gc
 import importlib
 import json
-import multiprocessing
 import os
 import resource
 import shutil
@@ -18,7 +20,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,14 @@ from driftscope.trace.segments import digest_of
 from verification.faults.cases import Case, case_of, figures_of, run_case
 
 LIMIT_S = 10
-"""CPU time of its process after which a case counts as hanging, in seconds."""
+"""CPU time after which a case counts as hanging, in seconds."""
 WAITING = 6
 """Multiple of it after which a case counts as hanging on the clock: other processes take their
 share of the machine."""
 MEMORY_BYTES = 1 << 30
 """Most memory that a case may add to its process, in bytes."""
-_TICKS = os.sysconf("SC_CLK_TCK")
-CASES_PER_PROCESS = 400
+TOLD = "told"
+"""File in a case's folder with what went wrong."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,13 +49,8 @@ class Found:
     """Number of cases by mutation and command."""
     failures: dict[str, list[str]] = field(default_factory=dict)
     """Names of failed cases by failure."""
-
     sound: int = 0
     """Number of sound runs of which copies were damaged."""
-
-    def fail(self, what: str, case: Case) -> None:
-        """Record a case that failed."""
-        self.failures.setdefault(what, []).append(case.name)
 
 
 def sound_runs(folder: Path) -> list[Path]:
@@ -63,56 +60,18 @@ def sound_runs(folder: Path) -> list[Path]:
         Path(shutil.copytree(ROOT / name, folder / name.replace("/", "-"))) for name in RECORDED
     ]
     runs += [write(folder / name.replace(" ", "-")) for name, write in sorted(ODD.items())]
-    for run in runs:
-        _note_digests(run)
-    return [run for run in runs if _readable(run)]
-
-
-def _note_digests(run: Path) -> None:
-    for path in run.glob("status-*.json"):
+    for path in (path for run in runs for path in run.glob("status-*.json")):
         status = json.loads(path.read_text())
-        mine = run.glob(f"*-{status['source']}-*.parquet")
+        mine = path.parent.glob(f"*-{status['source']}-*.parquet")
         status["digests"] = {path.name: digest_of(path) for path in mine}
         path.write_text(json.dumps(status))
+    return runs
 
 
-def _readable(run: Path) -> bool:
-    try:
-        figures_of(run)
-    except Exception:  # an unusual run that cannot be read
-        return False
-    return True
-
-
-def campaign(
-    seconds: float,
-    processes: int,
-    first: int = 0,
-    limit_s: float = LIMIT_S,
-    most: int = sys.maxsize,
-) -> Found:
-    """Work through `most` cases from number `first` on, or those of `seconds`; a case that takes
-    longer than `limit_s` counts as hanging."""
-    found, deadline = Found(), time.monotonic() + seconds
-    _import_everything()
-    with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name:
-        folder = Path(name)
-        sound = sound_runs(folder / "sound")
-        found.sound = len(sound)
-        known = {run: figures_of(run) for run in sound}
-        number, end = first, first + most
-        running: dict[Any, _Worker] = {}
-        while running or (number < end and time.monotonic() < deadline):
-            while len(running) < processes and number < end and time.monotonic() < deadline:
-                cases = range(number, min(number + CASES_PER_PROCESS, end))
-                worker = _Worker(cases, sound, known, folder, deadline)
-                number = cases.stop
-                running[worker.process] = worker
-            for process, worker in list(running.items()):
-                if worker.over(found, limit_s):
-                    del running[process]
-            time.sleep(0.02)
-    return found
+def _figures_of_readable(runs: list[Path]) -> Iterator[tuple[Path, Any]]:
+    for run in runs:
+        with contextlib.suppress(Exception):  # an unusual run that cannot be read
+            yield run, figures_of(run)
 
 
 _IMPORTED_LATE = (
@@ -126,101 +85,81 @@ _IMPORTED_LATE = (
     "driftscope.cli.screens.watch",
     "driftscope_reports.html",
 )
-"""Modules that commands import when they run."""
+"""Modules that commands import when they run; each forked process would import them itself."""
 
 
-def _import_everything() -> None:
-    """Import once everything that each of the forked processes would otherwise import itself."""
+def campaign(
+    seconds: float,
+    processes: int,
+    first: int = 0,
+    limit_s: int = LIMIT_S,
+    most: int = sys.maxsize,
+) -> Found:
+    """Work through `most` cases from number `first` on, or those of `seconds`; a case that takes
+    longer than `limit_s` counts as hanging."""
+    deadline = time.monotonic() + seconds
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
+    with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name:
+        folder = Path(name)
+        known = dict(_figures_of_readable(sound_runs(folder / "sound")))
+        found, running = Found(sound=len(known)), dict[int, tuple[Case, Path]]()
+        number = first
+        gc.freeze()  # a collection in a forked process would copy what it walks
+        while True:
+            while len(running) < processes and number < first + most:
+                if time.monotonic() > deadline:
+                    break
+                case, place = case_of(number, list(known)), folder / str(number)
+                running[_begin(case, place, known, limit_s)] = case, place
+                number += 1
+            if not running:
+                return found
+            for pid in list(running):
+                ended, status, usage = os.wait4(pid, os.WNOHANG)
+                if ended:
+                    case, place = running.pop(pid)
+                    found.cases[case.mutation, case.command] += 1
+                    if what := _failure(os.waitstatus_to_exitcode(status), usage, place, limit_s):
+                        found.failures.setdefault(what, []).append(case.name)
+                    shutil.rmtree(place)
+            time.sleep(0.002)
 
 
-class _Worker:
-    """A process that works through cases, given by their numbers, or fewer if it dies."""
-
-    def __init__(
-        self, cases: range, sound: Sequence[Path], known: Any, folder: Path, deadline: float
-    ) -> None:
-        context = multiprocessing.get_context("fork")
-        self._receive, send = context.Pipe(duplex=False)
-        self._sound, self._folder = sound, folder / str(cases.start)
-        self.process = context.Process(
-            target=_work, args=(cases, sound, known, self._folder, deadline, send)
-        )
-        self.process.start()
-        self._begin(cases.start)
-        send.close()
-
-    def over(self, found: Found, limit_s: float) -> bool:
-        """Read its messages; return True when it has ended, by itself or because it hung."""
-        while self._receive.poll():
-            try:
-                number, what = self._receive.recv()
-            except EOFError:
-                break
-            case = case_of(number, self._sound)
-            found.cases[case.mutation, case.command] += 1
-            if what:
-                found.fail(what, case)
-            self._begin(number + 1)
-        if self.process.is_alive():
-            case = case_of(self._at, self._sound)
-            busy, passed = self._cpu_s() - self._cpu, time.monotonic() - self._since
-            if busy < limit_s and passed < WAITING * limit_s:
-                return False
-            self.process.kill()
-            self.process.join()
-            found.fail(f"took more than {limit_s:g} s", case)
-        elif self.process.exitcode:
-            found.fail(f"ended with {self.process.exitcode}", case_of(self._at, self._sound))
-        self.process.join()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return True
-
-    def _begin(self, number: int) -> None:
-        self._at, self._since, self._cpu = number, time.monotonic(), self._cpu_s()
-
-    def _cpu_s(self) -> float:
-        """Return the CPU time of the process, in seconds; 0 once it has ended."""
-        try:
-            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except OSError:
-            return 0.0
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / _TICKS
+def _begin(case: Case, place: Path, known: dict[Path, Any], limit_s: int) -> int:
+    """Run a case in a forked process and return its pid."""
+    place.mkdir()
+    if pid := os.fork():
+        return pid
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
+        signal.alarm(WAITING * limit_s)
+        (place / "case").mkdir()
+        os.chdir(place / "case")
+        run_case(case, place / "case", known)
+    except BaseException as error:  # any error is what the campaign is looking for
+        (place / TOLD).write_text(_signature(error))
+    finally:
+        os._exit(0)
 
 
-def _work(
-    cases: range, sound: Sequence[Path], known: Any, folder: Path, deadline: float, send: Any
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for number in cases:
-        if time.monotonic() > deadline:
-            return
-        case = case_of(number, sound)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        os.chdir(folder)
-        before = _peak()
-        try:
-            run_case(case, folder, known)
-            what = ""
-        except BaseException as error:  # any error is what the campaign is looking for
-            what = _signature(error)
-        if not what and _peak() - before > MEMORY_BYTES:
-            what = f"took more than {MEMORY_BYTES >> 20} MiB"
-        send.send((number, what))
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+def _failure(code: int, usage: resource.struct_rusage, place: Path, limit_s: int) -> str:
+    if -code in (signal.SIGXCPU, signal.SIGALRM):
+        return f"took more than {limit_s} s"
+    if code:
+        return f"ended with {code}"
+    if (place / TOLD).exists():
+        return (place / TOLD).read_text()
+    grown = usage.ru_maxrss - resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"took more than {MEMORY_BYTES >> 20} MiB" if grown << 10 > MEMORY_BYTES else ""
 
 
 def _signature(error: BaseException) -> str:
     """Return the error and the place in driftscope that raised it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "driftscope" in f.filename]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
-    return f"{type(error).__name__} at {place}: {str(error)[:160]!r}"
+    return f"{type(error).__name__} at {place}: {str(error)[:160]!a}"
 
 
 def table(found: Found) -> Iterator[str]:
@@ -235,3 +174,22 @@ def table(found: Found) -> Iterator[str]:
     for what, cases in sorted(found.failures.items(), key=lambda item: -len(item[1])):
         yield f"{len(cases):6}  {what}"
         yield from (f"          {name}" for name in cases[:3])
+
+
+def main() -> int:
+    """Run the campaign; return 0 if nothing failed, else 1."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    minutes = float(os.environ.get("FAULTS_MINUTES", "5"))
+    parser.add_argument("--seconds", type=float, default=60 * minutes)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    random_first = int.from_bytes(os.urandom(4), "big") * 1000
+    parser.add_argument("--first", type=int, default=random_first, help="number of the first case")
+    wanted = parser.parse_args()
+    print(f"from case {wanted.first} on")
+    found = campaign(wanted.seconds, wanted.processes, wanted.first)
+    print("\n".join(table(found)))
+    return 1 if found.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

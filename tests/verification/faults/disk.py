@@ -5,16 +5,17 @@ No privilege is needed: calls that need space fail as on a full disk, all others
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import logging
 import os
-import resource
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pyarrow.parquet as pq
 from support.killed_writer import handed_over
@@ -28,84 +29,74 @@ from driftscope.trace.schema import to_batch
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import WriterOptions
 
-SOURCE = "worker0-1"
 MOST_CALLS = 70
 """Approximate number of the writer's calls that change a file."""
-CHILD_S, WAITING = 8, 6
-"""CPU time that a writer may take, in seconds, and the multiple of it on the clock."""
-REFUSED = 3
-"""Exit code of a writer that had no space to begin with, which it reports with a clear error."""
 ROWS = handed_over()
 EXPECTED = to_batch("verify", ROWS).to_pylist()
 
 
 def write_on_a_full_disk(random: Random, _: Path, folder: Path) -> None:
     """Rows that do not fit on the disk are counted; the others are read as they were handed
-    over."""
+    over. A writer that has no space to begin with reports a clear error."""
     first = random.randrange(MOST_CALLS)
-    last = first + random.choice((1, 3, 10, 10_000))
-    run, turn, segment = (
-        folder / "run",
-        random.choice((7, 40)),
+    full = range(first, first + random.choice((1, 3, 10, 10_000)))
+    run, turn, segment_bytes = (
+        *(folder / "run", random.choice((7, 40))),
         random.choice((3000, 9000, 1 << 20)),
     )
-    code = _in_child(lambda: _write_full(run, turn, segment, first, last))
-    assert code in (0, REFUSED), f"the writer ended with {code:#x}"
-    if code == REFUSED or not (run / MANIFEST).exists():
+    logging.disable()
+    try:
+        _write(run, turn, segment_bytes, full)
+    except TraceError:
+        return
+    if not (run / MANIFEST).exists():
         return
     (status,), trace = read_statuses(run), read_trace(run)
-    written = status.rows.get("verify", 0)
+    written, lost = status.rows.get("verify", 0), sum(status.dropped.values())
     assert status.closed, "its status does not say that it ended"
     assert trace.verify.num_rows == written, f"{trace.verify.num_rows} rows of {written}"
-    lost = sum(status.dropped.values())
     assert written + lost == len(ROWS), f"{written} written, {lost} lost"
     assert trace.manifest.lost in ({}, status.dropped), "the manifest counts others"
     assert bool(lost) == any("dropped" in problem for problem in trace.problems)
-    _check_rows(trace.verify.to_pylist())
-
-
-def _check_rows(found: list[Any]) -> None:
+    found = trace.verify.to_pylist()
     steps = [row["step"] for row in found]
     assert steps == sorted(set(steps)), "rows out of order or twice"
     assert found == [EXPECTED[step] for step in steps], "other rows than were handed over"
 
 
-def _in_child(work: Callable[[], None]) -> int:
-    """Return the exit status of a forked process."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            resource.setrlimit(resource.RLIMIT_CPU, (CHILD_S, CHILD_S))
-            signal.alarm(WAITING * CHILD_S)
-            logging.disable()
-            work()
-            code = 0
-        except TraceError:
-            code = REFUSED
-        finally:
-            os._exit(code)
-    status = os.waitpid(pid, 0)[1]
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else status
+def _write(run: Path, turn: int, segment_bytes: int, full: range) -> None:
+    """Write all rows, `turn` at a time; of the calls that need space, those in `full` fail."""
+    calls = itertools.count(1)
 
+    def limited(module: Any, name: str, needs_space: Callable[..., bool]) -> Any:
+        original = getattr(module, name)
 
-def _write_full(run: Path, turn: int, segment: int, first: int, last: int) -> None:
-    disk = _FullDisk(first, last)
-    disk.wrap(os, "open", lambda _path, flags=0, *_: bool(flags & os.O_CREAT))
-    disk.wrap(os, "writev", _grows)
-    disk.wrap(pq, "write_table", lambda *_: True)
-    disk.wrap(os, "link", lambda *_: True)
-    writer_files.SEGMENT_BYTES = segment
-    vars(writer)["STATUS_S"] = 0.0  # each flush rewrites the status
-    writer_files.create_run(run, manifest(Spec()))
-    made = writer.TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=60.0))
-    for begin in range(0, len(ROWS), turn):
-        end = min(begin + turn, len(ROWS))
-        made.put((lambda lists: [row for rows in lists for row in rows], ROWS[begin:end]))
-        made.flush_soon()
-        while _handled(made) < end:
-            time.sleep(0.0005)
-    made.close()
+        def call(*arguments: Any, **options: Any) -> Any:
+            if needs_space(*arguments) and next(calls) in full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return original(*arguments, **options)
+
+        return mock.patch.object(module, name, call)
+
+    with contextlib.ExitStack() as patches:
+        for patch in (
+            limited(os, "open", lambda _path, flags=0, *_: bool(flags & os.O_CREAT)),
+            limited(os, "writev", _grows),
+            limited(pq, "write_table", lambda *_: True),
+            limited(os, "link", lambda *_: True),
+            mock.patch.object(writer_files, "SEGMENT_BYTES", segment_bytes),
+            mock.patch.object(writer, "STATUS_S", 0.0),  # each flush rewrites the status
+        ):
+            patches.enter_context(patch)
+        writer_files.create_run(run, manifest(Spec()))
+        made = writer.TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=60.0))
+        for begin in range(0, len(ROWS), turn):
+            rows = ROWS[begin : begin + turn]
+            made.put((lambda lists: [row for rows in lists for row in rows], rows))
+            made.flush_soon()
+            while _handled(made) < begin + len(rows):
+                time.sleep(0.0005)
+        made.close()
 
 
 def _handled(made: writer.TraceWriter) -> int:
@@ -117,23 +108,3 @@ def _grows(descriptor: int, parts: Any) -> bool:
     """Return whether a write needs space that the file does not have yet."""
     at = os.lseek(descriptor, 0, os.SEEK_CUR)
     return at + sum(len(part) for part in parts) > os.fstat(descriptor).st_size
-
-
-class _FullDisk:
-    """Makes a range of the calls that need space fail."""
-
-    def __init__(self, first: int, last: int) -> None:
-        self._first, self._last, self._count = first, last, 0
-
-    def wrap(self, module: Any, name: str, takes_room: Callable[..., bool]) -> None:
-        """Make calls of a module's function that need space fail when they are in the range."""
-        original = getattr(module, name)
-
-        def limited(*arguments: Any, **options: Any) -> Any:
-            if takes_room(*arguments):
-                self._count += 1
-                if self._first <= self._count < self._last:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return original(*arguments, **options)
-
-        setattr(module, name, limited)

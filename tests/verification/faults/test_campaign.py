@@ -9,10 +9,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import support.command
 from support.odd_runs import RECORDED, ROOT
 
-from verification.faults.campaign import Found, campaign, table
-from verification.faults.cases import Case, figures_of, run_case
+import verification.faults.campaign as under_test
+from verification.faults.campaign import campaign, table
+from verification.faults.cases import Case, figures_of, outcome_of, run_case
 from verification.faults.mutations import MUTATIONS
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -57,20 +59,21 @@ def _content(run: Path) -> dict[bytes, object]:
 
 def test_a_crash_a_hang_and_an_error_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test the campaign itself: cases that must fail do fail."""
-    import verification.faults.campaign as under_test
 
     def hostile(case: Case, folder: Path, known: object) -> None:
         if case.number == 3:
             os.abort()
         if case.number == 5:
             raise KeyError("what")
+        while case.number == 7:
+            pass
 
     monkeypatch.setattr(under_test, "run_case", hostile)
-    monkeypatch.setattr(under_test, "CASES_PER_PROCESS", 4)
     monkeypatch.setattr(under_test, "sound_runs", lambda _: [ROOT / RECORDED[0]])
-    found: Found = under_test.campaign(60.0, processes=1, most=12)
-    assert any(what.startswith("ended with -6") for what in found.failures)
-    assert any(what.startswith("KeyError") for what in found.failures)
+    found = campaign(60.0, processes=1, limit_s=1, most=9)
+    failed = {what.partition(" at ")[0]: cases[0][0] for what, cases in found.failures.items()}
+    assert failed == {"ended with -6": "3", "KeyError": "5", "took more than 1 s": "7"}
+    assert found.cases.total() == 9
 
 
 ONCE_FAILED = {
@@ -86,24 +89,24 @@ def test_what_once_failed(name: str, tmp_path: Path) -> None:
     run_case(case, tmp_path, {case.sound: figures_of(case.sound)})
 
 
-def test_a_command_may_neither_steer_a_terminal_nor_say_errors_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Test the checks themselves: outputs that must fail do fail."""
-    import verification.faults.command as under_test
-
-    for stream, text, words in (
+@pytest.mark.parametrize(
+    ("stream", "text", "words"),
+    [
         ("stderr", "driftscope: error: a\x1b[2J\n", "control characters"),
         ("stdout", "a \u202e\n", "control characters"),
         ("stderr", "driftscope: error: a\ndriftscope: error: b\n", "several error lines"),
         ("stdout", "a \ud800", "surrogates not allowed"),
-    ):
-        monkeypatch.setattr(under_test, "main", partial(_write, stream, text))
-        with pytest.raises((AssertionError, UnicodeEncodeError), match=words):
-            under_test.outcome_of(["watch"])
-    monkeypatch.setattr(under_test, "main", partial(sys.exit, 7))
-    with pytest.raises(AssertionError, match="exit code 7"):
-        under_test.outcome_of(["watch"])
+        ("", "", "exit code 7"),
+    ],
+)
+def test_a_command_may_neither_steer_a_terminal_nor_say_errors_twice(
+    stream: str, text: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Test the checks themselves: outputs that must fail do fail."""
+    main = partial(_write, stream, text) if stream else partial(sys.exit, 7)
+    monkeypatch.setattr(support.command, "main", main)
+    with pytest.raises((AssertionError, UnicodeEncodeError), match=words):
+        outcome_of("watch")
 
 
 def _write(stream: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -16,70 +17,84 @@ from driftscope.boundary.text import shown
 from driftscope.errors import DamagedTraceError, DriftscopeError
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace
-from driftscope.trace.segments import StreamFile
 from driftscope.workloads.suites.suite import load_suite
 from verification.faults.cases import figures_of
+from verification.faults.mutations import table_of, write_table
 
-CORPUS = Path(__file__).parent / "corpus"
 SOUND = ROOT / "tests/unit/trace/data/run-sealed"
 KILLED = ROOT / "tests/unit/trace/data/run-killed"
-SMALL_BYTES = 20 << 10
-REFUSED = {
-    "manifests/endless-sinks.json": "sink_tokens is 10000000000, not less than or equal to 4096",
-    "manifests/endless-k.json": "k is 1000000000, not less than or equal to 1024",
-    "manifests/superscript-version.json": "schema version '²' is not a version",
-    "manifests/escape-in-version.json": r"trace schema 9.\x1b[2J, but this driftscope reads",
-    "manifests/infinite-time.json": "created_s is null, not a number",
-    "manifests/overflowing-rank.json": "rank is 18446744073709551616, not",
-    "statuses/infinite-flush.json": "not a readable status file",
-    "statuses/rows-as-list.json": "rows is [1, 2], not an object",
-    "statuses/words-as-counts.json": 'dropped.queue_full is "many", not a whole number',
-    "statuses/no-utf-8.json": "not a readable status file",
-    "suites/latin-1.yaml": "latin-1.yaml: not readable as text",
-    "suites/deep.yaml": "deep.yaml: nested too deeply",
-    "conditions/copy.txt": "is a comment; conditions cannot have comments",
-    "conditions/blank.txt": "is not a condition",
-    "conditions/text-as-number.txt": "is not possible: context is a number and",
-    "conditions/lone-text.txt": "is a text, not true or false",
-    "conditions/cast.txt": "is a function or a type",
-    "conditions/range.txt": "'select' is not a column",
-    "conditions/many-ors.txt": "at most 4096 are allowed",
-    "conditions/read-text.txt": "is a function or a type",
+STATUS = "status-core-2.json"
+
+
+def _field(file: str, name: str, value: str) -> Callable[[Path], object]:
+    """Return a reader of the sound run with another value of a field, given as JSON."""
+
+    def read(folder: Path) -> object:
+        run = Path(shutil.copytree(SOUND, folder / "run"))
+        document = {**json.loads((run / file).read_text()), name: "@"}
+        (run / file).write_text(json.dumps(document).replace('"@"', value))
+        return read_trace(run)
+
+    return read
+
+
+def _suite(content: bytes) -> Callable[[Path], object]:
+    return lambda folder: load_suite(str(_written(folder / "suite.yaml", content)))
+
+
+def _written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def _no_utf_8(folder: Path) -> object:
+    run = Path(shutil.copytree(SOUND, folder / "run"))
+    _written(run / "status-no-utf-8.json", b'{"source": "\xff\xfe"}')
+    return read_trace(run)
+
+
+def _condition(text: str) -> Callable[[Path], object]:
+    return lambda _: condition_of(text)
+
+
+REFUSED: dict[str, Callable[[Path], object]] = {
+    "sink_tokens is 10000000000, not less than or equal to 4096": _field(
+        MANIFEST, "sink_tokens", "10000000000"
+    ),
+    "k is 1000000000, not less than or equal to 1024": _field(MANIFEST, "k", "1000000000"),
+    "schema version '²' is not a version": _field(MANIFEST, "schema_version", '"²"'),
+    r"trace schema 9.\x1b[2J, but this driftscope reads": _field(
+        MANIFEST, "schema_version", r'"9.\u001b[2J"'
+    ),
+    "created_s is null, not a number": _field(MANIFEST, "created_s", "1e999"),
+    "rank is 18446744073709551616, not": _field(MANIFEST, "rank", str(2**64)),
+    "flushed_s is null, not a number": _field(STATUS, "flushed_s", "1e999"),
+    "rows is [1, 2], not an object": _field(STATUS, "rows", "[1, 2]"),
+    'dropped.queue_full is "many", not a whole number': _field(
+        STATUS, "dropped", '{"queue_full": "many"}'
+    ),
+    "status-no-utf-8.json: not a readable status file": _no_utf_8,
+    "suite.yaml: not readable as text": _suite(b"about: \xe9\nprompts: chat\n"),
+    "suite.yaml: nested too deeply": _suite(b"prompts: " + b"[" * 10_000),
+    "is a comment; conditions cannot have comments": _condition(
+        "true); COPY (SELECT 42) TO 'pwn1.csv'; --"
+    ),
+    "is not a condition": _condition(" "),
+    "is not possible: context is a number and": _condition("context = 'abc'"),
+    "is a text, not true or false": _condition("'abc'"),
+    "is a function or a type": _condition("CAST(request AS INT) > 1"),
+    "'select' is not a column": _condition("k in (select * from range(10000000000))"),
+    "at most 4096 are allowed": _condition(" or ".join(["k = 1"] * 1500)),
+    "'read_text' is a function or a type": _condition("label = read_text('secret.csv')"),
 }
-"""Expected words in the error line for each file."""
+"""Words of the error line -> what reads an input that gives it."""
 
 
-def _read_manifest(path: Path, run: Path) -> None:
-    shutil.copytree(SOUND, run)
-    shutil.copy(path, run / MANIFEST)
-    read_trace(run)
-
-
-def _read_status(path: Path, run: Path) -> None:
-    shutil.copytree(SOUND, run)
-    shutil.copy(path, run / f"status-{path.name}")
-    read_trace(run)
-
-
-READERS: dict[str, Callable[[Path, Path], object]] = {
-    "manifests": _read_manifest,
-    "statuses": _read_status,
-    "suites": lambda path, _: load_suite(str(path)),
-    "conditions": lambda path, _: condition_of(path.read_text(encoding="utf-8")),
-}
-
-
-def test_every_file_is_small_and_known() -> None:
-    files = [path for path in CORPUS.rglob("*") if path.is_file()]
-    assert {path.relative_to(CORPUS).as_posix() for path in files} == REFUSED.keys()
-    assert max(path.stat().st_size for path in files) < SMALL_BYTES
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_once_failed_is_one_line(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_once_failed_is_one_line(words: str, tmp_path: Path) -> None:
     with pytest.raises(DriftscopeError) as caught:
-        READERS[Path(name).parts[0]](CORPUS / name, tmp_path / "run")
-    assert REFUSED[name] in str(caught.value)
+        REFUSED[words](tmp_path)
+    assert words in str(caught.value)
     assert "\n" not in shown(str(caught.value))
 
 
@@ -103,18 +118,14 @@ def test_offsets_beyond_a_streams_text_are_refused(tmp_path: Path) -> None:
     """Regression test for a segmentation fault."""
     run = Path(shutil.copytree(KILLED, tmp_path / "run"))
     path = next(run.glob("verify-*.arrows"))
-    with pa.OSFile(str(path)) as source:
-        table = pa.ipc.open_stream(source).read_all()
+    table = table_of(path)
     at = table.schema.get_field_index("request")
     numbers = [0, *[1 << 30] * (table.num_rows - 1), 1]
     offsets = pa.py_buffer(b"".join(number.to_bytes(4, "little") for number in numbers))
     wrong = pa.Array.from_buffers(pa.string(), table.num_rows, [None, offsets, pa.py_buffer(b"a")])
-    broken = table.set_column(at, table.schema.field(at), wrong)
-    path.unlink()
-    stream = StreamFile(path, table.schema)
-    for part in (table, broken):
-        stream.append(part.combine_chunks().to_batches()[0])
-    stream.close()
+    write_table(
+        path, pa.concat_tables([table, table.set_column(at, table.schema.field(at), wrong)])
+    )
     with pytest.raises(DamagedTraceError, match=path.name):
         read_trace(run)
 
