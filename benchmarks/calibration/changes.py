@@ -89,6 +89,8 @@ class ChangeWorld:
     """Shift of all requests but the canary's from half of the run on."""
     step: float = 0.0
     """Shift of all requests from half of the run on: a change of the drafter."""
+    ends: bool = False
+    """Whether the drafter is what it was in the last quarter."""
     tenants: float = 0.0
     """Shift of the sessions that begin in the second half: harder traffic, the same drafter."""
     going: int = 0
@@ -134,6 +136,7 @@ WORLDS = {
     "sessions of 20, no key": ChangeWorld(requests=400, sessions_of=20),
     "day and night, no label": ChangeWorld(nights=-1.5),
     "a step, independent requests": ChangeWorld(alike=0.0, own=0.6, step=STEP),
+    "a step that ends, independent requests": ChangeWorld(alike=0.0, own=0.6, step=-1.5, ends=True),
     "a step, sessions of 5, key": ChangeWorld(requests=400, sessions_of=5, keyed=True, step=STEP),
     "a step of -1.2, sessions of 10, key": ChangeWorld(
         requests=400, sessions_of=10, keyed=True, step=-1.2
@@ -180,7 +183,9 @@ def series_of(world: ChangeWorld, seed: int) -> Series:
     shift += world.own * random.standard_normal(n)
     of_prompt = (world.alike + world.own) * random.standard_normal(max(world.canary, 1))
     shift = np.where(prompt >= 0, of_prompt[prompt], shift)
-    shift += world.nights * other + world.step * late + world.traffic * (late & (prompt < 0))
+    changed_drafter = late & (np.arange(n) * 4 < 3 * n) if world.ends else late
+    shift += world.nights * other + world.step * changed_drafter
+    shift += world.traffic * (late & (prompt < 0))
     shift += world.tenants * (late & ~going)
     shift += world.opposite * change * np.where(loses, 1.0, -1.0 if world.other_share == 0.5 else 0)
     rounds = random.randint(12, 37, n)

@@ -117,10 +117,11 @@ class Validity:
 
     def _facts(self) -> list[str]:
         facts = ["real text" if self.prompts == TEXT else self.prompts] if self.prompts else []
-        facts += ["answers end where the model ends them"] if self.ignores_stop is False else []
         if self.cut and self.answers:
             facts.append(f"{self.cut:,} of {self.answers:,} answers cut at max_tokens")
-        if self.looping is not None and self.answers:
+        elif self.ignores_stop is False:
+            facts.append("answers end where the model ends them")
+        if self.looping and self.answers:
             facts.append(f"{self.looping:,} of {self.answers:,} end in a repetition loop")
         if self.questions and self.answers:
             times = self.answers / self.questions

@@ -219,7 +219,7 @@ for it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainFinding:
-    """The first of a run's ranked findings, or the headline of a run without one."""
+    """What the first screen of a run is about: a finding, or else the headline."""
 
     id: str
     severity: str
@@ -258,9 +258,9 @@ def _finding(run: Path) -> MainFinding:
     except Exception as error:  # whatever one run raises, the others are listed
         kind = type(error).__name__
         return MainFinding(id="", severity="", title=f"not analysed ({kind}); analyze it says why")
-    if analysis.findings:
-        first = analysis.findings[0]
-        return MainFinding(id=first.id, severity=first.severity or "", title=first.title)
+    main = analysis.screen.subject or analysis.screen.lead
+    if main.severity is not None:
+        return MainFinding(id=main.id, severity=main.severity, title=main.title)
     return MainFinding(id="", severity="", title=analysis.screen.headline)
 
 

@@ -382,10 +382,13 @@ def acceptance_falls(case: Case) -> Finding | None:
         ),
     ),
     need=Need[Case](
-        words="recorded hidden states, a run to compare it with, or a drafter that accepts nearly "
-        "everything",
+        words="recorded hidden states, a run to compare it with, K = 1, or a drafter that accepts "
+        "nearly everything",
         met=lambda case: (
-            case.run.hidden.growth is not None or _is_compared(case) or is_even(case.run)
+            case.run.hidden.growth is not None
+            or _is_compared(case)
+            or is_even(case.run)
+            or case.run.k == 1
         ),
     ),
     vouches=True,
@@ -393,7 +396,7 @@ def acceptance_falls(case: Case) -> Finding | None:
 def healthy(case: Case) -> Finding | None:
     """No finding asks for action, and something shows that the drafter is in order: hidden states
     that keep their size over depth, acceptance no lower than that of the run it is compared with,
-    or acceptance so high at every depth that none can have lost much."""
+    acceptance so high at every depth that none can have lost much, or a chain of one token."""
     run = case.run
     if any(finding.severity in URGENT and not finding.reference for finding in case.found):
         return None
@@ -402,7 +405,9 @@ def healthy(case: Case) -> Finding | None:
     moved = fall_of(run.changes) is not None or first_token_differs(run) is not None
     if run.clusters < FEW_REQUESTS or case.accepts_less or moved:
         return None
-    if not (stable or compared or is_even(run)):
+    # Nothing can change along a chain of one token.
+    plain = is_even(run) or run.k == 1
+    if not (stable or compared or plain):
         return None
     spread = run.acceptance.mean_length_interval
     unseen = [
@@ -417,7 +422,7 @@ def healthy(case: Case) -> Finding | None:
         ""
         if compared
         else "; without another run it is unknown what it should accept"
-        if is_even(run)
+        if plain
         else "; acceptance alone cannot tell how much is lost along the chain"
     )
     return Finding(

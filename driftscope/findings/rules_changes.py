@@ -81,6 +81,9 @@ _CANNOT_TELL = _Explanation(
     advice="Send a session id with every request, or a canary: the same prompts again and again. "
     f"The least is {2 * LEAST} sessions or prompts on both sides of the change.",
 )
+LEAST_OVERLAP = 0.1
+"""Share of the rounds of one kind before and after a change, below which the kind of request says
+no more than the time."""
 _ENOUGH = Need[Case](
     words=f"{2 * LEAST} clusters of requests (sessions where they are known) with a round, most of "
     "them recorded whole",
@@ -131,6 +134,9 @@ def acceptance_drops(case: Case) -> Finding | None:
     before = next(level for level in changes.levels if level.end_s == drop.time_s)
     after = next(level for level in changes.levels if level.start_s == drop.time_s)
     since_s = drop.time_s - changes.levels[0].start_s
+    is_over = after is not changes.levels[-1]
+    lasting = f"in the {lasted(after.end_s - after.start_s)} after it" if is_over else "since"
+    until = f" and time_s < {after.end_s:.0f}" if is_over else ""
     trust, because = judged(
         min(before.requests, after.requests),
         spread,
@@ -155,8 +161,8 @@ def acceptance_drops(case: Case) -> Finding | None:
         else Severity.INFO,
         answer=Answer.CANNOT_TELL if doubt else Answer.NO if trust is not Trust.LOW else None,
         statement=f"acceptance{under} fell at {_moment(drop.time_s)} ({lasted(since_s)} into the "
-        f"run): a round yields {number(drop.after)} tokens since, {number(drop.before)} before; at "
-        f"the same mix of requests {percent(kept)} of the accepted tokens remain"
+        f"run): a round yields {number(drop.after)} tokens {lasting}, {number(drop.before)} "
+        f"before; at the same mix of requests {percent(kept)} of the accepted tokens remain"
         f"{drop_by_label(case.run.changes, label)}{_anchor(drop)}{doubt}{updated}",
         evidence={
             **_evidence(changes, drop),
@@ -171,8 +177,8 @@ def acceptance_drops(case: Case) -> Finding | None:
         if update is not None
         else f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
         "other weights, templates or sampling parameters, another kind of traffic. Analyse this "
-        f"run again with `--where 'time_s >= {drop.time_s:.0f}'`: it shows which requests accept "
-        "less since.",
+        f"run again with `--where 'time_s >= {drop.time_s:.0f}{until}'`: it shows which requests "
+        "accept less.",
         cost_tps=case.cost_of_losing(
             [level for level in changes.levels if level.start_s >= drop.time_s], drop.before
         ),
@@ -401,12 +407,17 @@ def _look(changes: Changes, fall: ChangePoint, explanation: _Explanation) -> str
     until = (
         "" if level is None or level is changes.levels[-1] else f" and time_s < {level.end_s:.0f}"
     )
+    find = (
+        ""
+        if _came(fall)
+        else f"Find out what the requests since {_moment(fall.time_s)} have in common, such as a "
+        "chat template, a language, a label or their length. "
+    )
     return (
-        f"Find out what the requests since {_moment(fall.time_s)} have in common, such as a chat "
-        "template, a language, a label or their length: analyse this run again with `--where "
-        f"'time_s >= {fall.time_s:.0f}{until}'`. If that was not meant, such as another "
-        "template, repair it; if it was, a smaller K or a drafter trained on such text serves it "
-        f"better.{'' if explanation is not _CANNOT_TELL else ' ' + explanation.advice}"
+        f"{find}Analyse this run again with `--where 'time_s >= {fall.time_s:.0f}{until}'`. If "
+        "these requests were not meant, such as another template, repair it; if they were, a "
+        "smaller K or a drafter trained on such text serves them better."
+        f"{' ' + _CANNOT_TELL.advice if explanation.advice == _CANNOT_TELL.advice else ''}"
     )
 
 
@@ -541,6 +552,12 @@ def explanation_of(changes: Changes) -> _Explanation | None:
     if changes.points:
         return None
     of = "of requests or sessions" if changes.keyed else "of requests"
+    if changes.raw is not None and changes.raw.overlap < LEAST_OVERLAP:
+        return _Explanation(
+            why=f"the mix {of} changed as a whole at that moment, so the traffic cannot be told "
+            "from the drafter",
+            advice=_CANNOT_TELL.advice,
+        )
     return _Explanation(
         why=f"acceptance moved with the mix {of}: those of one kind accept as before",
         advice="Nothing to fix. Look at the figures by label and by context to see which requests "

@@ -11,7 +11,7 @@ all tests of one level together keep to it.
 
 A cluster is a unit of `driftscope.analysis.figures.requests`. Unless it is a session or a
 conversation, requests that follow each other may be alike without any change of the drafter. If
-they are, beside one step or slope, the run cannot tell traffic from the drafter: see
+they are, beside a slope, a step, or two, the run cannot tell traffic from the drafter: see
 `Changes.neighbours_alike`.
 """
 
@@ -126,6 +126,9 @@ class ChangePoint:
     going_on_interval: Interval | None = None
     sessions: int = 0
     """Number of sessions that go on across the change."""
+    overlap: float = 1.0
+    """Share of the rounds that are of the same kind before and after, by the property whose kinds
+    differ most; near 0, nothing tells the kind of request from the time."""
     newcomers: tuple[Newcomers, ...] = ()
     """Kinds of request whose larger share explains at least LEAST_PART of a fall, the largest part
     first."""
@@ -148,7 +151,8 @@ class Changes:
     keyed: bool = False
     """Whether the recording says which requests belong together."""
     autocorrelation: float | None = None
-    """Correlation of neighbouring requests beside one step or slope; None if it is not known."""
+    """Correlation of neighbouring requests beside a slope, a step, or two; None if it is not
+    known."""
     raw: ChangePoint | None = None
     """Largest change if every request is one of its own and the mix of requests may be anything;
     None if there is none."""
@@ -298,6 +302,9 @@ def _changes(series: Series, alpha: float) -> Changes | None:
     squares = [(weight * np.square(value - fit)).sum() for fit in (line, one_step)]
     gradual = bool(squares[0] < squares[1])
     fit = line if gradual else one_step
+    if len(splits) == 2:  # a fall that ends is neither
+        levels = [np.average(value[part], weights=weight[part]) for part in parts]
+        fit = np.repeat(levels, [part.stop - part.start for part in parts])
     # The largest change of the requests as they came, each of them one of its own.
     raw = _tested(replace(series, cluster=None), series.tokens, slice(0, n), random)
     return Changes(
@@ -386,8 +393,26 @@ def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: flo
         going_on=going_on[0] if np.isfinite(going_on[0]) else None,
         going_on_interval=going_on[1],
         sessions=going_on[2],
+        overlap=min(
+            _overlap(kinds[before], kinds[after], series.rounds[before], series.rounds[after])
+            for kinds in (series.labels, *series.factors)
+        ),
         newcomers=_newcomers(series, before, after),
     )
+
+
+def _overlap(
+    before: NDArray[np.str_], after: NDArray[np.str_], rounds_before: Matrix, rounds_after: Matrix
+) -> float:
+    """Return the share that two groups of requests have in common, by kind and rounds."""
+    shared = (
+        min(
+            rounds[kinds == kind].sum() / rounds.sum()
+            for kinds, rounds in ((before, rounds_before), (after, rounds_after))
+        )
+        for kind in np.unique(before).tolist()
+    )
+    return math.fsum(shared)
 
 
 def _newcomers(series: Series, before: slice, after: slice) -> tuple[Newcomers, ...]:

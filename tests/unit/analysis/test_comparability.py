@@ -347,7 +347,7 @@ _VALID = {PROMPT_TEXT: TEXT, IGNORES_STOP: False}
 @pytest.mark.parametrize(
     ("content", "more", "valid", "words"),
     [
-        (_VALID, {}, True, "0 of 40 end in a repetition loop; 40 different prompts; 1 warm-up"),
+        (_VALID, {}, True, "ends them; 40 different prompts; 1 warm-up"),
         (_VALID, {"finish_reason": "length"}, True, "40 of 40 answers cut at max_tokens"),
         (_VALID, {"loops": 2}, True, "2 of 40 end in a repetition loop"),
         (_VALID, {"loops": 30}, False, "75% of the answers end in a repetition loop"),

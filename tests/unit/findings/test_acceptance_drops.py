@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.simulate import Truth, simulate
 
@@ -135,7 +136,7 @@ def test_traffic_that_costs_a_fifth_asks_for_a_look(tmp_path: Path) -> None:
     assert not {"acceptance_drops", "healthy"} & set(found)
     moved = found["acceptance_moves"]
     assert moved.severity is Severity.MEDIUM
-    assert "moved with the mix of requests" in moved.statement
+    assert "the mix of requests changed as a whole at that moment" in moved.statement
     assert "requests in batches of about 8 make up" in moved.statement
     assert conclusions.screen.lead.id == moved.id
     assert conclusions.screen.state is State.LOOK
@@ -162,6 +163,21 @@ def test_prompts_that_came_are_told(tmp_path: Path) -> None:
     told = {fall: came for fall in falls for came in fall.newcomers if came.kind == PROMPT}
     assert len(told) >= 0.9 * len(falls)
     assert all(came.mean_length < 0.8 * fall.before for fall, came in told.items())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_traffic_that_changes_as_a_whole_cannot_be_told_from_the_drafter(whole: bool) -> None:
+    """With some of each kind before and after, those of one kind are seen to accept as before."""
+    series = series_of(ChangeWorld(requests=300, alike=0.0, own=0.6, step=-1.2), 1)
+    late = np.arange(300) >= 150
+    swapped = late if whole else late ^ (np.arange(300) % 10 == 0)
+    words = "cannot be told from the drafter" if whole else "accept as before"
+    mixed = np.where(swapped, -1.2, 0.0)
+    rounds = series.rounds
+    tokens = rounds * (3.0 + mixed) + np.random.RandomState(1).standard_normal(300) * rounds**0.5
+    moved = changes(replace(series, tokens=tokens, labels=np.where(swapped, "night", "day")))
+    explanation = explanation_of(moved)
+    assert explanation is not None and words in explanation.why
 
 
 def test_a_drop_is_told_with_what_is_left_at_the_same_mix(tmp_path: Path) -> None:

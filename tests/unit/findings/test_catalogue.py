@@ -208,7 +208,10 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (replace(HEALTHY, conditional=(0.6,) * 4, among_best=0.8),),
         (replace(HEALTHY, conditional=(0.6,) * 4, among_best=0.5, seed=1),),
     ),
-    "healthy": ((HEALTHY,), (replace(HEALTHY, growth=1.4, norm_output=False),)),
+    "healthy": (
+        (replace(HEALTHY, k=1),),
+        (replace(HEALTHY, growth=1.4, norm_output=False),),
+    ),
 }
 """Id -> the case on which it must speak, the one on which it must be silent."""
 
