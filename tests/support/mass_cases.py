@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from support.tiny_drafter import chains_of
+from support.tiny_drafter import chains_of, sorted_weights
 
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import MASSES
@@ -105,25 +105,17 @@ class MassCase:
         return 0 if self.window is None else max(0, own - self.window + 1)
 
     def expected(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Masses by class [B, depths, heads, 5] and by distance [B, depths, bins] in float64, slot
-        by slot."""
-        edges, bins = edges_of(self.longest or self.depths), self.bins().double().fill_(0.0)
+        """Masses by class [B, depths, heads, 5] and by distance [B, depths, bins] in float64."""
+        bins = self.bins().double()
         out = torch.zeros(*bins.shape[:2], self.heads, 5, dtype=torch.float64)
         for b, (position, prompt) in enumerate(zip(self.positions, self.prompts, strict=True)):
             for d in range(self.depths):
-                weights = self.weights(b, d + 1)
-                for slot, weight in enumerate(weights.T[:-1]):
-                    name = "prompt_mass" if slot < prompt else "generated_mass"
-                    if slot > position:
-                        name = "self_mass"
-                    elif slot in self.sink_slots:
-                        name = "sink_mass"
-                    out[b, d, :, MASSES.index(name)] += weight
-                    if name != "sink_mass":
-                        distance = position + d - slot
-                        bins[b, d, sum(edge <= distance for edge in edges) - 1] += weight.mean()
-                out[b, d, :, NULL] = weights[:, -1] if self.bias else torch.nan
-                if not self.sink_slots or max(self.sink_slots) < self.first(position + d):
+                weights, own = self.weights(b, d + 1), position + d
+                place = position, prompt, own, self.sink_slots, self.longest or self.depths
+                out[b, d], bins[b, d] = sorted_weights(weights[:, :-1], *place)
+                if self.bias:
+                    out[b, d, :, NULL] = weights[:, -1]
+                if not self.sink_slots or max(self.sink_slots) < self.first(own):
                     out[b, d, :, 0] = torch.nan
         return out, bins
 

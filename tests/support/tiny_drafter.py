@@ -19,7 +19,7 @@ from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import edges_of
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import create_run
-from driftscope.vocabulary import BY_DEPTH, FED_RMS, POSTNORM_RMS
+from driftscope.vocabulary import BY_DEPTH, FED_RMS, MASSES, POSTNORM_RMS
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.discovery import Anatomy
 from driftscope_probes.drafter import Drafter, DrafterKind
@@ -312,11 +312,14 @@ def _chain_by_hand(
                     known[layer][position + 1 - len(written) :] = written
                 else:
                     known[layer] = torch.cat((known[layer], written))
-            by_class, by_distance = _masses_by_hand(q[-1], keys[layer], batch, b, sink_slots)
-            masses.append(by_class)
-            distances.append(by_distance)
             every = [x[layer].repeat_interleave(HEADS // KV_HEADS, 1) for x in (keys, values)]
-            ends = range(len(keys[layer]) - len(q), len(keys[layer]))
+            own = len(keys[layer]) - 1
+            scores = torch.einsum("hd,shd->hs", q[-1].view(HEADS, SIZE), every[0]) * SCALE
+            place = position, batch.prompt_tokens[b], own, sink_slots, K
+            by_class, by_distance = sorted_weights(scores.softmax(-1), *place)
+            masses.append(by_class.tolist())
+            distances.append(by_distance.tolist())
+            ends = range(own + 1 - len(q), own + 1)
             out = torch.stack(
                 [
                     attended(one.view(HEADS, SIZE), *(x[: end + 1] for x in every))
@@ -337,28 +340,25 @@ def _chain_by_hand(
     return {name: np.array(values) for name, values in found.items()}
 
 
-def _masses_by_hand(
-    q: torch.Tensor, keys: torch.Tensor, batch: Batch, b: int, sink_slots: tuple[int, ...]
-) -> tuple[list[list[float]], list[float]]:
-    """Return the masses of one query, [heads, 5]: sink, prompt, generated, self, null; and by
-    distance, mean over heads. The last key is its own."""
-    found, edges = list[list[float]](), edges_of(K)
-    distances = [0.0] * len(edges)
-    for head, query in enumerate(q.view(HEADS, SIZE)):
-        weights = (keys[:, head // (HEADS // KV_HEADS)] @ query * SCALE).softmax(-1).tolist()
-        one = [0.0, 0.0, 0.0, 0.0, float("nan")]
-        for slot, weight in enumerate(weights):
-            if slot > batch.positions[b]:
-                one[3] += weight
-            elif slot in sink_slots:
-                one[0] += weight
-                continue
-            else:
-                one[1 if slot < batch.prompt_tokens[b] else 2] += weight
-            distance = len(weights) - 1 - slot
-            distances[sum(edge <= distance for edge in edges) - 1] += weight / HEADS
-        found.append(one)
-    return found, distances
+def sorted_weights(
+    weights: torch.Tensor, position: int, prompt: int, own: int, sinks: Sequence[int], k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the masses by class [heads, 5] and by distance [bins], mean over heads, of a query in
+    slot `own` with these weights [heads, slots]: slot by slot, in the plain way."""
+    edges = edges_of(k)
+    masses = weights.new_zeros(len(weights), len(MASSES))
+    masses[:, MASSES.index("null_mass")] = torch.nan
+    bins = weights.new_zeros(len(edges))
+    for slot, weight in enumerate(weights.T):
+        name = "prompt_mass" if slot < prompt else "generated_mass"
+        if slot > position:
+            name = "self_mass"
+        elif slot in sinks:
+            name = "sink_mass"
+        masses[:, MASSES.index(name)] += weight
+        if name != "sink_mass":
+            bins[sum(edge <= own - slot for edge in edges) - 1] += weight.mean()
+    return masses, bins
 
 
 def _norm_by_hand(x: torch.Tensor, norm: Any) -> torch.Tensor:

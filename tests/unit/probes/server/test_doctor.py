@@ -17,19 +17,6 @@ from safetensors.numpy import save_file
 from support.command import run_python
 
 from driftscope_probes.server import doctor
-from driftscope_probes.server.doctor import (
-    SGLANG,
-    VLLM,
-    drafter_classes,
-    examine,
-    examine_server,
-    hook_checks,
-    is_in_source,
-    plugin_check,
-    start_checks,
-    verdict,
-    version_check,
-)
 from driftscope_probes.server.doctor_sglang import (
     algorithms,
     draft_classes,
@@ -102,13 +89,16 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _checks(model: object, options: Sequence[str] = (), engine: Any = VLLM) -> dict[str, Any]:
-    return {check.topic: check for check in examine_server(engine, str(model), list(options))}
+def _checks(
+    model: object, options: Sequence[str] = (), engine: Any = doctor.VLLM
+) -> dict[str, Any]:
+    found = doctor.examine_server(engine or doctor.VLLM, str(model), list(options))
+    return {check.topic: check for check in found}
 
 
-def _verdict(checks: dict[str, Any], engine: Any = VLLM) -> str:
+def _verdict(checks: dict[str, Any], engine: Any = doctor.VLLM) -> str:
     answered = [check for topic, check in checks.items() if topic != "plugin"]
-    return verdict(answered, engine).detail
+    return doctor.verdict(answered, engine).detail
 
 
 def _answer(target: str = "some/model", **speculation: object) -> str:
@@ -307,13 +297,13 @@ def test_a_method_may_be_inherited_and_a_function_stand_alone(
     tmp_path: Path, name: str, held: bool
 ) -> None:
     _write(tmp_path, "a", "class A(B):\n    pass\ndef f(): ...\nclass C:\n    x: int = 1\n")
-    assert is_in_source(HookPoint(module="vllm.a", name=name, purpose=""), tmp_path) is held
+    assert doctor.is_in_source(HookPoint(module="vllm.a", name=name, purpose=""), tmp_path) is held
 
 
 @pytest.mark.parametrize("text", ["", "def broken(:", "_SPECULATIVE_DECODING_MODELS = other()"])
 def test_a_registry_of_another_form_has_no_classes(tmp_path: Path, text: str) -> None:
     _write(tmp_path, "model_executor.models.registry", text)
-    assert drafter_classes(tmp_path) == {}
+    assert doctor.drafter_classes(tmp_path) == {}
 
 
 @pytest.mark.parametrize(("version", "ok"), [(TESTED[0], True), ("0.5.14", False)])
@@ -321,9 +311,9 @@ def test_only_tested_versions_are_ready(
     monkeypatch: pytest.MonkeyPatch, version: str, ok: bool
 ) -> None:
     monkeypatch.setattr(doctor, "installed_version", lambda _: version)
-    check = version_check(SGLANG)
+    check = doctor.version_check(doctor.SGLANG)
     assert check.ok is ok and version in check.detail
-    answer = verdict([check], SGLANG)
+    answer = doctor.verdict([check], doctor.SGLANG)
     assert answer.ok is ok and answer.detail.startswith("ready" if ok else "not ready")
 
 
@@ -332,17 +322,18 @@ def test_a_seam_that_moved_is_named() -> None:
         HookPoint(module="json", name="dumps", purpose="one that is there"),
         HookPoint(module="json", name="JSONEncoder.moved", purpose="one that is not"),
     )
-    there, gone = hook_checks("worker", hooks, SGLANG)
+    there, gone = doctor.hook_checks("worker", hooks, doctor.SGLANG)
     assert there.ok and there.detail == "dumps: works (one that is there)"
     assert gone.ok is False and "JSONEncoder.moved: not found" in gone.detail
-    assert SGLANG.name in (gone.hint or "")
+    assert doctor.SGLANG.name in (gone.hint or "")
 
 
 def test_without_sglang_it_says_where_to_install_the_probe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    (check,) = [check for check in examine(SGLANG) if check.topic == SGLANG.name]
+    checks = {check.topic: check for check in doctor.examine(doctor.SGLANG)}
+    check = checks[doctor.SGLANG.name]
     assert check.ok is False and "driftscope-probe" in (check.hint or "")
 
 
@@ -391,7 +382,7 @@ def problems(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
             monkeypatch.delenv(name)
         for name, value in environ.items():
             monkeypatch.setenv(f"DRIFTSCOPE_{name}", value)
-        return {check.topic: check.detail for check in start_checks() if check.ok is ok}
+        return {check.topic: check.detail for check in doctor.start_checks() if check.ok is ok}
 
     return found
 
@@ -435,9 +426,9 @@ def test_a_package_that_does_not_import(
 
 def test_a_plugin_that_an_engine_is_told_to_leave_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ("an entry point",))
-    for engine in (VLLM, SGLANG):
+    for engine in (doctor.VLLM, doctor.SGLANG):
         monkeypatch.setenv(engine.allowed, "another")
-        plugin = plugin_check(engine)
+        plugin = doctor.plugin_check(engine)
         assert plugin.ok is False and plugin.hint == f"add driftscope to {engine.allowed}"
         assert f"{engine.allowed}=another" in plugin.detail
 
@@ -490,7 +481,7 @@ def test_a_drafter_is_read_as_sglang_reads_it(
     path = _configured(tmp_path, {"architectures": [architecture]})
     options = ["--speculative-algorithm", algorithm]
     options += [f"--speculative-draft-model-path={path}"] if architecture else []
-    answer = _verdict(_checks("some/model", options, SGLANG), SGLANG)
+    answer = _verdict(_checks("some/model", options, doctor.SGLANG), doctor.SGLANG)
     assert words in answer
     assert answer.startswith("ready") == ("recorded" in words and "no worker" not in words)
 
@@ -500,15 +491,15 @@ def test_a_tree_and_a_server_without_a_drafter_are_recorded_without_the_inside(
 ) -> None:
     path = _configured(tmp_path, {"architectures": ["MiMoForCausalLM"]})
     options = ["--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "4"]
-    drafter = _checks(path, options, SGLANG)["drafter"]
+    drafter = _checks(path, options, doctor.SGLANG)["drafter"]
     assert drafter.ok and "trees are not looked into" in drafter.detail
-    drafter = _checks(path, engine=SGLANG)["drafter"]
+    drafter = _checks(path, engine=doctor.SGLANG)["drafter"]
     assert drafter.ok and drafter.detail.startswith("no drafter")
 
 
 def test_a_hook_that_moved_is_named(sglang: Path) -> None:
     _write(sglang, "srt.managers.scheduler", "")
-    hooks = _checks("some/model", engine=SGLANG)["hooks"]
+    hooks = _checks("some/model", engine=doctor.SGLANG)["hooks"]
     assert hooks.ok is False and "Scheduler.send_abort_output" in hooks.detail
 
 

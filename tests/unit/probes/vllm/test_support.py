@@ -28,24 +28,17 @@ from driftscope_probes.vllm import drafter as vllm_drafter
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.attach import manifest_of
 from driftscope_probes.vllm.drafter import drafter_of, open_drafter
-from driftscope_probes.vllm.support import (
-    KINDS,
-    is_last_stage,
-    kind_for,
-    place_in,
-    run_id_of,
-)
 
 
 def _speculation(method: str, **more: object) -> Any:
     return SimpleNamespace(method=method, **more)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", support.KINDS, ids=lambda kind: kind.name)
 def test_each_kind_is_found_by_its_method(kind: support.Kind) -> None:
     """Parallel drafting is a kind of its own."""
     for method in kind.methods:
-        assert kind_for(_speculation(method, parallel_drafting=kind.parallel)) is kind
+        assert support.kind_for(_speculation(method, parallel_drafting=kind.parallel)) is kind
     if "eagle3" in kind.methods:
         query_kind = BY_QUERY if kind.parallel else BY_DEPTH
         assert (kind.block, kind.query_kind) == (kind.parallel, query_kind)
@@ -61,7 +54,7 @@ def test_each_kind_is_found_by_its_method(kind: support.Kind) -> None:
 )
 def test_a_method_that_is_not_in_the_list_is_refused(speculation: Any, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
-        kind_for(speculation)
+        support.kind_for(speculation)
     assert "beside those of eagle3, eagle, dflash, dspark, mtp" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -289,25 +282,25 @@ def _placed(instance_id: str = "17", **parallel: int) -> Any:
 def test_a_worker_is_called_what_the_reader_takes_it_for(
     parallel: dict[str, int], place: Place, role: str
 ) -> None:
-    assert (place_in(_placed(**parallel)), role_of(place)) == (place, role)
+    assert (support.place_in(_placed(**parallel)), role_of(place)) == (place, role)
     assert place_of(f"{role}-4711") == place
 
 
 def test_the_last_pipeline_stage_drafts() -> None:
     stages = {"pipeline_parallel_size": 2, "tensor_parallel_size": 2}
-    drafts = [is_last_stage(_placed(**stages, rank=rank)) for rank in range(4)]
+    drafts = [support.is_last_stage(_placed(**stages, rank=rank)) for rank in range(4)]
     assert drafts == [False, False, True, True]
-    assert is_last_stage(_placed())
+    assert support.is_last_stage(_placed())
 
 
 def test_a_run_is_of_one_start_of_one_engine_or_of_a_deployment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(RUN_ID, "abc")
-    assert run_id_of(_placed("17")) == "abc-17"
-    assert run_id_of(_placed("18")) == "abc-18"
-    assert run_id_of(_placed("17_dp1")) == "abc-17", "Ray's name for a replica"
+    assert support.run_id_of(_placed("17")) == "abc-17"
+    assert support.run_id_of(_placed("18")) == "abc-18"
+    assert support.run_id_of(_placed("17_dp1")) == "abc-17", "Ray's name for a replica"
     for name in (RUN_ID, "DRIFTSCOPE_TRACE"):
         monkeypatch.setenv(name, "")
     fix_run_directory(Settings(trace=tmp_path, deployment="blue"))
-    assert run_id_of(_placed("17")) == run_id_of(_placed("18")) == "blue"
+    assert support.run_id_of(_placed("17")) == support.run_id_of(_placed("18")) == "blue"
