@@ -170,8 +170,8 @@ def test_hooks_that_take_longer_than_their_step_leave_a_readable_status(
     assert sampler.overhead >= 0.0
 
 
-def test_a_step_comes_before_its_chains(encoder: ChainEncoder) -> None:
-    steps, *chains = encoder.rows([_finished(BOTH)])
+def test_a_step_comes_before_its_chains_with_their_own_numbers(encoder: ChainEncoder) -> None:
+    steps, chains = encoder.rows([_finished(BOTH)])
     (step,) = steps.to_batch().to_pylist()
     assert StepRow(**step) == StepRow(
         step=4,
@@ -186,11 +186,7 @@ def test_a_step_comes_before_its_chains(encoder: ChainEncoder) -> None:
         rate=0.25,
         execution="eager",
     )
-    assert [chain.record for chain in chains] == ["draft"]
-
-
-def test_a_chain_has_its_own_requests_numbers(encoder: ChainEncoder) -> None:
-    first, second = _chains(encoder, _finished(BOTH))
+    first, second = [DraftRow(**row) for row in chains.to_batch().to_pylist()]
     assert (first.request, second.request) == ("r0", "r1")
     assert (second.position, second.prompt_tokens) == (21, 11)
     assert (second.step, second.batch, second.k, second.layers) == (4, 2, K, LAYERS)
@@ -238,25 +234,20 @@ def test_token_ids_only_when_they_are_to_be_kept(
     assert chain.token_ids is None
 
 
+@pytest.mark.parametrize("recorded", [True, False])
 def test_prefilling_requests_are_dropped_and_marked_as_chunked_for_good(
-    encoder: ChainEncoder,
+    encoder: ChainEncoder, recorded: bool
 ) -> None:
-    done = _finished(_step(True, False, True))
+    """Also of a step that is not recorded."""
+    done = (_finished if recorded else _passed)(_step(True, False, True))
     (step,) = _steps(encoder, done)
-    assert (step.requests, step.chains) == (3, 1)
-    (chain,) = _chains(encoder, done)
-    assert (chain.request, chain.batch, chain.fc_rms) == ("r1", 3, 1.5)
-    assert chain.chunked_prefill is False
+    assert (step.recorded, step.requests, step.chains, step.k) == (recorded, 3, 1, K)
+    for chain in _chains(encoder, done):
+        assert (chain.request, chain.batch, chain.fc_rms) == ("r1", 3, 1.5)
+        assert chain.chunked_prefill is False
     for _ in range(2):
         later = _chains(encoder, _finished(BOTH))
         assert [chain.chunked_prefill for chain in later] == [True, False]
-
-
-def test_a_step_that_is_not_recorded_still_tells_chunked_requests(encoder: ChainEncoder) -> None:
-    (step,) = _steps(encoder, _passed(_step(True, False)))
-    assert (step.recorded, step.chains, step.k) == (False, 1, K)
-    later = _chains(encoder, _finished(BOTH))
-    assert [chain.chunked_prefill for chain in later] == [True, False]
 
 
 def test_a_runner_that_differs_from_its_schedules_is_believed_and_told(

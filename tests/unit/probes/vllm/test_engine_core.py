@@ -345,17 +345,11 @@ def test_memory_is_bounded(followed_core: FollowedCore, monkeypatch: pytest.Monk
 
 
 def _step(
-    *,
-    new: dict[str, int] | None = None,
-    going_on: dict[str, int] | None = None,
-    resumed: tuple[str, ...] = (),
+    *, new: dict[str, int] | None = None, going_on: Any = None, resumed: tuple[str, ...] = ()
 ) -> Any:
     """Requests with the tokens that they have computed when the step begins."""
-    return schedule(
-        new={name: (1, computed) for name, computed in (new or {}).items()},
-        going_on=going_on,
-        resumed=dict.fromkeys(resumed, 0),
-    )
+    begin = {name: (1, computed) for name, computed in (new or {}).items()}
+    return schedule(new=begin, going_on=going_on, resumed=dict.fromkeys(resumed, 0))
 
 
 def _drafted(cache: CacheFaultTracker, scheduled: Any, *, chunked: bool = False) -> set[str]:
@@ -456,10 +450,10 @@ TOKENIZER = WordTokenizer(*TOKENS, special=(5,))
 def found_regions(
     core: Any, prompt: list[int] | None, answer: list[int], structured: str | None
 ) -> list[str]:
-    tokens: Any = SimpleNamespace(prompt_token_ids=prompt, output_token_ids=answer)
-    found = regions_of(core).of(tokens, structured)
-    assert found is not None
-    assert found.starts == list(range(len(found.codes)))
+    request = Request("a", answer)
+    request.prompt_token_ids = prompt
+    found = regions_of(core).of(request, structured)
+    assert found is not None and found.starts == list(range(len(found.codes)))
     return names(found.codes)
 
 
@@ -508,7 +502,6 @@ def test_without_a_reasoning_parser_a_constraint_holds_from_the_first_token(
     assert found_regions(scheduler(**manager), [6], [1], "regex") == [region]
 
 
-def test_without_a_tokenizer_nothing_is_recorded() -> None:
-    tokens: Any = SimpleNamespace(prompt_token_ids=[1], output_token_ids=[1])
-    for parts in ({}, {"structured_output_manager": SimpleNamespace()}):
-        assert regions_of(SimpleNamespace(**parts)).of(tokens, None) is None
+@pytest.mark.parametrize("parts", [{}, {"structured_output_manager": SimpleNamespace()}])
+def test_without_a_tokenizer_nothing_is_recorded(parts: dict[str, Any]) -> None:
+    assert regions_of(SimpleNamespace(**parts)).of(Request("a", [1]), None) is None
