@@ -8,11 +8,11 @@ layer would show in every figure, and in the acceptance.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from support.checkpoints import AUX, changed
 from support.engine_process.job import Job
 
 from driftscope.inspect.reference.drafter import (
@@ -38,7 +38,6 @@ HOW = {DEFAULT: (), NAMED: CAPTURED, NESTED: (1, 2, 3)}
 """Layers that a drafter's config names: none; those that it was trained on; or others, in
 `eagle_config` alone, where vLLM's V2 runner does not look."""
 SHORT = {"max_tokens": 16}
-_LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
 def deep_target() -> Target:
@@ -74,14 +73,9 @@ def write_deep(folder: Path) -> Path:
                 names_aux_layers=how != DEFAULT,
             )
             save_drafter(drafter, folder / f"{how}-{name}")
-        _only_nested(folder / f"{NESTED}-{name}" / "config.json")
+        nested = folder / f"{NESTED}-{name}"
+        changed(nested, nested, config=lambda config: config.pop(AUX))
     return folder
-
-
-def _only_nested(path: Path) -> None:
-    fields = json.loads(path.read_text())
-    del fields[_LAYERS]
-    path.write_text(json.dumps(fields))
 
 
 def deep_job(folder: Path, how: str, drafter: str, runner: str = "v1") -> Job:

@@ -7,18 +7,17 @@ healthy checkpoint has an error, or a fault in a checked class is not named.
 
 from __future__ import annotations
 
-import copy
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from support.checkpoints import save_model
 from support.every_drafter import ALL, MASK_TOKEN, V, checkpoint_tensors, write
 
 from driftscope.inspect.checkpoints import open_drafter, open_target
@@ -32,7 +31,7 @@ Fields = dict[str, Any]
 State = dict[str, torch.Tensor]
 Plant = Callable[[Fields, State], bool]
 """Change config and weights in place; False if the class has no such thing."""
-NOT_MADE = "no tiny checkpoint"
+LISTS = ("target_layer_ids", "eagle_aux_hidden_state_layer_ids", "dspark_target_layer_ids")
 
 
 def _matrix(state: State) -> str:
@@ -51,31 +50,31 @@ def _missing(_: Fields, state: State) -> bool:
     return True
 
 
-def _lists(fields: Fields) -> Iterator[tuple[Fields, str]]:
-    """Yield the places of captured layers."""
-    names = ("target_layer_ids", "eagle_aux_hidden_state_layer_ids", "dspark_target_layer_ids")
+def _places(fields: Fields) -> Iterator[tuple[Fields, str, Any]]:
+    """Yield each field at the top and of blocks, with its place."""
     for place in (fields, fields.get("dflash_config") or {}):
-        yield from ((place, name) for name in names if name in place)
+        yield from ((place, name, value) for name, value in [*place.items()])
 
 
 def _captured(fields: Fields, _: State) -> bool:
-    for place, name in _lists(fields):
-        place[name] = [*place[name][:-1], 60]
-        return True
+    for place, name, value in _places(fields):
+        if name in LISTS:
+            place[name] = [*value[:-1], 60]
+            return True
     return False
 
 
 def _mask(fields: Fields, _: State) -> bool:
-    found = False
-    for place in (fields, fields.get("dflash_config") or {}):
-        for name, value in place.items():
-            if value == MASK_TOKEN and "token" in name:
-                place[name], found = V + 5, True
-    return found
+    found = [(p, name) for p, name, value in _places(fields) if value == MASK_TOKEN]
+    named = [(place, name) for place, name in found if "token" in name]
+    for place, name in named:
+        place[name] = V + 5
+    return bool(named)
 
 
 def _table(fields: Fields, state: State) -> bool:
-    if not any(_lists(fields)):  # only drafters that read captured layers have such a table
+    # Only drafters that read captured layers have such a table.
+    if not any(name in LISTS for _, name, _ in _places(fields)):
         return False
     fields["draft_vocab_size"] = V // 2
     state["d2t"] = torch.zeros(V // 2, dtype=torch.int64)
@@ -105,13 +104,13 @@ PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is said of one class."""
+    """Result for one class."""
 
     name: str
-    coverage: str
-    errors: tuple[str, ...]
+    coverage: str = Coverage.UNKNOWN
+    errors: tuple[str, ...] = ()
     """Errors of the healthy checkpoint."""
-    faults: dict[str, str]
+    faults: dict[str, str] = field(default_factory=dict)
     """Fault -> `named`, `missed`, or `-` if the class has none."""
     reason: str
     """Why the class is not checked."""
@@ -133,61 +132,41 @@ def rows(folder: Path, vllm: EngineProcess, names: Sequence[str] = ()) -> Iterat
 
 def _row(folder: Path, name: str, vllm: EngineProcess) -> Row:
     if name not in ALL:
-        return _not_made(name, NOT_MADE)
+        return Row(name=name, reason="no tiny checkpoint")
     heads = "model.mtp.layers.0.eh_proj.weight"
     mark = heads if ALL[name].drafter is None else "fc.weight"
     drafter, target = write(folder / "empty", name, {mark: (1,)})
     opened = Inspected(drafter=open_drafter(str(drafter)), target=open_target(str(target)))
     answer = vllm.ask(opened)
     if not answer.parameters:
-        return _not_made(name, answer.unknown or "; ".join(r.found for r in answer.results))
+        reason = answer.unknown or "; ".join(result.found for result in answer.results)
+        return Row(name=name, reason=reason)
     tensors = checkpoint_tensors(ALL[name], answer.parameters)
     drafter, target = write(folder / "healthy", name, tensors)
     healthy = _inspected(drafter, target, vllm)
-    faults = {
-        fault: _planted(folder / fault, drafter, target, plant, ids, vllm)
-        for fault, (plant, ids) in PLANTED.items()
-    }
+    errors = (found.id for found in healthy.results if found.level is CheckLevel.ERROR)
     return Row(
         name=name,
         coverage=healthy.coverage,
-        errors=_errors(healthy),
-        faults=faults,
+        errors=tuple(errors),
+        faults={name: _planted(folder / name, drafter, target, name, vllm) for name in PLANTED},
         reason="; ".join(healthy.unknown.not_recognised[1:]) if healthy.unknown else "",
     )
-
-
-def _not_made(name: str, reason: str) -> Row:
-    return Row(name=name, coverage=Coverage.UNKNOWN, errors=(), faults={}, reason=reason)
 
 
 def _inspected(drafter: Path, target: Path, vllm: EngineProcess) -> Inspection:
     return inspect_files(str(drafter), None if drafter == target else str(target), engine=vllm)
 
 
-def _errors(inspection: Inspection) -> tuple[str, ...]:
-    return tuple(found.id for found in inspection.results if found.level is CheckLevel.ERROR)
-
-
-def _planted(
-    folder: Path,
-    drafter: Path,
-    target: Path,
-    plant: Plant,
-    ids: tuple[str, ...],
-    vllm: EngineProcess,
-) -> str:
+def _planted(folder: Path, drafter: Path, target: Path, fault: str, vllm: EngineProcess) -> str:
+    plant, ids = PLANTED[fault]
     fields = json.loads((drafter / "config.json").read_text())
     state = load_file(drafter / "model.safetensors")
-    changed = copy.deepcopy(fields)
-    if drafter == target and plant not in (_wrong_shape, _missing):
+    in_target = drafter == target
+    if (in_target and fault not in ("shape", "missing")) or not plant(fields, state):
         return "-"
-    if not plant(changed, state):
-        return "-"
-    shutil.copytree(drafter, folder)
-    (folder / "config.json").write_text(json.dumps(changed))
-    save_file({name: x.contiguous() for name, x in state.items()}, folder / "model.safetensors")
-    inspection = _inspected(folder, folder if drafter == target else target, vllm)
+    save_model(folder, fields, state)
+    inspection = _inspected(folder, folder if in_target else target, vllm)
     found = {result.id for result in inspection.results if result.level is not CheckLevel.NOTE}
     return "named" if found & set(ids) else "missed"
 

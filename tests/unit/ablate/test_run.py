@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support import constructed_drafter as constructed
-from support.checkpoints import TARGET, changed
+from support.checkpoints import TARGET, added, changed
 
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
 from driftscope.ablate.result import (
@@ -70,24 +70,31 @@ def _passage(answer: str) -> Passage:
     return Passage(key="a", ids=ids, prompt_tokens=len(PROMPT), states={})
 
 
-def test_lacking_tokens_are_counted_in_their_region() -> None:
-    known = [token for token in range(128) if chr(token) not in "{}"]
-    counted = DraftVocabulary(_drafter(known), Characters()).count(_passage(f"see}} it\n{CODE}"))
-    assert counted == {"prose": (8, 1), "code": (len(CODE), 2)}
+class Silent(Characters):
+    """A tokenizer whose tokens are no text."""
+
+    def decode(self, _ids: list[int], **_: bool) -> str:
+        return ""
 
 
-def test_a_whole_vocabulary_lacks_nothing() -> None:
-    counted = DraftVocabulary(_drafter(None), Characters()).count(_passage("a {} b"))
-    assert counted == {"prose": (6, 0)}
-
-
-def test_an_answer_without_text_is_template() -> None:
-    class Silent(Characters):
-        def decode(self, _ids: list[int], **_: bool) -> str:
-            return ""
-
-    counted = DraftVocabulary(_drafter(None), Silent()).count(_passage("ab"))
-    assert counted == {"template": (2, 0)}
+@pytest.mark.parametrize(
+    ("known", "tokenizer", "answer", "counted"),
+    [
+        (
+            [token for token in range(128) if chr(token) not in "{}"],
+            Characters(),
+            f"see}} it\n{CODE}",
+            {"prose": (8, 1), "code": (len(CODE), 2)},
+        ),
+        (None, Characters(), "a {} b", {"prose": (6, 0)}),
+        (None, Silent(), "ab", {"template": (2, 0)}),
+    ],
+    ids=["lacking", "whole", "no text"],
+)
+def test_lacking_tokens_are_counted_in_their_region(
+    known: list[int] | None, tokenizer: Characters, answer: str, counted: dict[str, Any]
+) -> None:
+    assert DraftVocabulary(_drafter(known), tokenizer).count(_passage(answer)) == counted
 
 
 @pytest.mark.parametrize(
@@ -109,7 +116,8 @@ def test_the_targets_config_decides_then_the_drafters(
 
 
 def test_weights_states_and_embeddings_are_rounded_and_the_original_is_not(tmp_path: Path) -> None:
-    folder = changed(tmp_path / "d", weights=lambda state: state.update(_third(state)))
+    third = torch.tensor(1 / 3).bfloat16()
+    folder = changed(tmp_path / "d", weights=added("fc.weight", torch.full((256, 768), 1 / 3)))
     drafter = as_served(open_drafter(str(folder)), 4).build("cpu")
 
     class Target:
@@ -117,7 +125,6 @@ def test_weights_states_and_embeddings_are_rounded_and_the_original_is_not(tmp_p
             return torch.full((*ids.shape, 4), 1 / 3)
 
     served = ServedDrafter(drafter, Target(), torch.bfloat16)
-    third = torch.tensor(1 / 3).bfloat16()
     assert served.drafter.fc.weight.dtype is torch.bfloat16
     assert bool((served.drafter.fc.weight == third).all())
     assert float(drafter.fc.weight[0, 0]) == pytest.approx(1 / 3, abs=1e-7)
@@ -128,13 +135,10 @@ def test_weights_states_and_embeddings_are_rounded_and_the_original_is_not(tmp_p
 
 
 def test_the_ends_of_chains_are_those_that_sorting_finds() -> None:
-    (passage, *_), at = (
-        constructed.passages(3),
-        torch.arange(constructed.PROMPT - 1, constructed.PROMPT + 11),
-    )
+    at = torch.arange(constructed.PROMPT - 1, constructed.PROMPT + 11)
     random = torch.Generator().manual_seed(1)
     passage = replace(
-        passage,
+        constructed.passages(3)[0],
         runner_up=torch.randint(0, 20, (16,), generator=random),
         closeness=torch.rand(16, generator=random),
     )
@@ -182,25 +186,12 @@ def test_lookup_drafts_what_vllms_own_lookup_drafts() -> None:
 def test_the_better_draft_is_the_one_that_is_accepted_further() -> None:
     first = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0]]).bool()
     second = torch.tensor([[1, 1, 0], [0, 1, 1], [1, 0, 1]]).bool()
-    assert better_of(first, second).tolist() == [
-        second[0].tolist(),
-        first[1].tolist(),
-        first[2].tolist(),
-    ]
-
-
-def _third(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {"fc.weight": torch.full(state["fc.weight"].shape, 1 / 3)}
+    assert better_of(first, second).equal(torch.stack([second[0], first[1], first[2]]))
 
 
 def test_shares_are_sums_over_the_prompts() -> None:
-    found = coverage_of(
-        [
-            {"prose": (30, 3), "code": (10, 5)},
-            {"prose": (70, 1)},
-            {"prose": (20, 2), "code": (30, 9)},
-        ]
-    )
+    with_code = {"prose": (30, 3), "code": (10, 5)}, {"prose": (20, 2), "code": (30, 9)}
+    found = coverage_of([with_code[0], {"prose": (70, 1)}, with_code[1]])
     assert found.lacking == pytest.approx(20 / 160)
     prose, code = found.by_region
     assert (prose.region, prose.tokens, prose.lacking) == ("prose", 120, pytest.approx(6 / 120))
@@ -213,9 +204,6 @@ def test_a_share_of_0_has_an_upper_bound_and_one_prompt_has_no_interval() -> Non
     assert prose.interval is not None and 0.0 < prose.interval.high < 0.5
     (alone,) = coverage_of([{"prose": (50, 4)}]).by_region
     assert alone.interval is None
-
-
-def test_no_answer_has_no_region() -> None:
     empty = coverage_of([])
     assert (empty.lacking, empty.by_region) == (0.0, ())
 
