@@ -35,11 +35,13 @@ FEWER = 512
 
 
 def save_model(folder: Path, config: Config, state: State) -> Path:
-    """Write `config.json` and `model.safetensors` into `folder`, and return it."""
+    """Write `config.json` and, if there are weights, `model.safetensors` into `folder`, and return
+    it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if tensors:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
@@ -63,6 +65,19 @@ def changed(
         ignored = shutil.ignore_patterns("*.md", "model.safetensors")
         shutil.copytree(source, folder, dirs_exist_ok=True, ignore=ignored)
     return save_model(folder, fields, state)
+
+
+def sharded(path: Path) -> Path:
+    """Write the weights of a checkpoint as two shards with an index, and return it."""
+    whole = path / "model.safetensors"
+    state, places = load_file(whole), dict[str, str]()
+    whole.unlink()
+    for at in (0, 1):
+        part = {name: state[name] for name in sorted(state)[at::2]}
+        save_file(part, path / f"model-{at}.safetensors", metadata={"format": "pt"})
+        places |= dict.fromkeys(part, f"model-{at}.safetensors")
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return path
 
 
 Edit = Callable[[Config], None]
@@ -161,14 +176,18 @@ def without(prefix: str) -> Planting:
     return change
 
 
-def own_vocabulary(state: State) -> None:
-    """Give a drafter a vocabulary of its own: each second token."""
-    kept = torch.arange(0, 2 * FEWER, 2)
-    state["lm_head.weight"] = state["lm_head.weight"][kept]
-    state["d2t"] = kept - torch.arange(FEWER)
-    state["t2d"] = torch.zeros(2 * FEWER, dtype=torch.bool).index_fill(0, kept, True)
+def vocabulary_of(ids: Tensor) -> Planting:
+    """Give a drafter a vocabulary of its own: these ids of the target's."""
+
+    def change(state: State) -> None:
+        state["lm_head.weight"] = state["lm_head.weight"][ids]
+        state["d2t"] = ids - torch.arange(len(ids))
+        state["t2d"] = torch.zeros(2 * FEWER, dtype=torch.bool).index_fill(0, ids, True)
+
+    return change
 
 
+own_vocabulary = vocabulary_of(torch.arange(0, 2 * FEWER, 2))
 own_vocabulary_config = fields(draft_vocab_size=FEWER)
 
 

@@ -8,6 +8,7 @@ matrices and renames layers, and `CHECKPOINT_NAMES` undoes that for each class.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,29 +178,47 @@ ALL: dict[str, TinyDrafter] = {}
 
 
 def _drafter(
-    name: str, fields: Fields, *, target: Fields = TARGET, rename: Rename = PLAIN, **more: Any
+    name: str,
+    *parts: Fields,
+    target: Fields = TARGET,
+    rename: Rename = PLAIN,
+    extra: Mapping[str, Shape] | None = None,
+    merged: tuple[str, ...] = (),
+    stored: tuple[str, ...] = (),
+    **fields: Any,
 ) -> None:
-    drafter = {**BASE, "architectures": [name], **fields}
-    ALL[name] = TinyDrafter(drafter=drafter, target=target, rename=rename, **more)
+    drafter = dict(ChainMap(fields, *reversed(parts), {**BASE, "architectures": [name]}))
+    ALL[name] = TinyDrafter(
+        drafter=drafter,
+        target=target,
+        rename=rename,
+        extra=extra or {},
+        merged=merged,
+        stored=stored,
+    )
 
 
 def _heads(
     name: str,
     architecture: str,
-    fields: Fields,
-    *,
+    kind: str,
+    *parts: Fields,
     outside: Fields | None = None,
+    text: str = "",
     rename: Rename = IN_LAYERS,
-    **more: Any,
+    merged: tuple[str, ...] = (),
+    stored: tuple[str, ...] = (),
+    **fields: Any,
 ) -> None:
-    """Add heads of a target; `outside`: fields beside those of its text model."""
-    whole: Fields = {"architectures": [architecture], **BASE, **fields}
-    if outside is not None:
-        kinds = {key: whole.pop(key) for key in ("architectures", "model_type")}
-        text = {**whole, **({"model_type": outside["text"]} if "text" in outside else {})}
-        beside = {key: value for key, value in outside.items() if key != "text"}
-        whole = {**kinds, **beside, "torch_dtype": "float32", "text_config": text}
-    ALL[name] = TinyDrafter(target=whole, rename=rename, **more)
+    """Add heads of a target; `outside`: fields beside those of its text model, of type `text`."""
+    whole = dict(ChainMap(fields, *reversed(parts), BASE))
+    top = {"architectures": [architecture], "model_type": kind, **(outside or {})}
+    if outside is None:
+        target = {**whole, **top}
+    else:
+        inner = {**whole, "model_type": text} if text else whole
+        target = {**top, "torch_dtype": "float32", "text_config": inner}
+    ALL[name] = TinyDrafter(target=target, rename=rename, merged=merged, stored=stored)
 
 
 LLAMA: Fields = {
@@ -215,7 +234,7 @@ for _name in (
     "Eagle3Qwen3vlForCausalLM",
 ):
     _drafter(_name, LLAMA)
-_drafter("Eagle3Qwen3ForCausalLM", {**LLAMA, "model_type": "qwen3"})
+_drafter("Eagle3Qwen3ForCausalLM", LLAMA, model_type="qwen3")
 for _name in ("PEagleDraftModel", "PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM"):
     _layer = "qwen3" if "Qwen3" in _name else "llama"
     _fields = {
@@ -234,17 +253,15 @@ for _name in ("PEagleDraftModel", "PeagleLlamaForCausalLM", "PeagleQwen3ForCausa
     }
     _drafter(_name, _fields, extra={"mask_hidden": (1, 1, 3 * H)})
 for _name in ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"):
-    _drafter(_name, {**LLAMA, **LATENT, "model_type": "deepseek_v2"})
-_drafter("EagleLlamaForCausalLM", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+    _drafter(_name, LLAMA, LATENT, model_type="deepseek_v2")
+_drafter("EagleLlamaForCausalLM", model_type="llama", architectures=["LlamaForCausalLM"])
 _drafter(
     "EagleCohereForCausalLM",
-    {
-        "model_type": "cohere2",
-        "architectures": ["CohereForCausalLM"],
-        "layer_types": ["full_attention"],
-        "sliding_window": 128,
-        "logit_scale": 1.0,
-    },
+    model_type="cohere2",
+    architectures=["CohereForCausalLM"],
+    layer_types=["full_attention"],
+    sliding_window=128,
+    logit_scale=1.0,
     target={
         **TARGET,
         "model_type": "cohere2",
@@ -257,41 +274,38 @@ _drafter(
 )
 _drafter(
     "EagleLlama4ForCausalLM",
-    {
-        "model_type": "llama4_text",
-        "architectures": ["Llama4ForCausalLM"],
-        "num_local_experts": 2,
-        "interleave_moe_layer_step": 0,
-        "intermediate_size_mlp": INNER,
-        "moe_layers": [],
-        "attention_chunk_size": 256,
-        "no_rope_layers": [1],
-        "yoco_global_kv_layer": None,
-        "yoco_local_kv_layer": None,
-        "draft_vocab_size": V,
-    },
+    model_type="llama4_text",
+    architectures=["Llama4ForCausalLM"],
+    num_local_experts=2,
+    interleave_moe_layer_step=0,
+    intermediate_size_mlp=INNER,
+    moe_layers=[],
+    attention_chunk_size=256,
+    no_rope_layers=[1],
+    yoco_global_kv_layer=None,
+    yoco_local_kv_layer=None,
+    draft_vocab_size=V,
 )
 _drafter(
     "EagleMiniCPMForCausalLM",
-    {
-        "model_type": "minicpm",
-        "architectures": ["MiniCPMForCausalLM"],
-        "scale_emb": 1,
-        "scale_depth": 1.0,
-        "dim_model_base": 64,
-    },
+    model_type="minicpm",
+    architectures=["MiniCPMForCausalLM"],
+    scale_emb=1,
+    scale_depth=1.0,
+    dim_model_base=64,
     rename=(),
 )
 _drafter(
-    "EagleMistralForCausalLM",
-    {"model_type": "mistral", "architectures": ["MistralForCausalLM"]},
-    rename=(),
+    "EagleMistralForCausalLM", model_type="mistral", architectures=["MistralForCausalLM"], rename=()
 )
 for _name in ("EagleMistralLarge3ForCausalLM", "EagleDeepSeekMTPModel"):
     _named = "DeepseekV3ForCausalLM" if "DeepSeek" in _name else "MistralLarge3ForCausalLM"
     _drafter(
         _name,
-        {**LATENT, **MOE, "model_type": "deepseek_v3", "architectures": [_named]},
+        LATENT,
+        MOE,
+        model_type="deepseek_v3",
+        architectures=[_named],
         rename=PLAIN if "DeepSeek" in _name else MISTRALS,
     )
 _BLOCKS: Fields = {
@@ -303,44 +317,38 @@ _BLOCKS: Fields = {
 _drafter("DFlashDraftModel", _BLOCKS)
 _drafter(
     "DFlash2DraftModel",
-    {
-        **_BLOCKS,
-        "dflash_config": {**BLOCK, **CONVOLUTION, "selector_rank": 8, "selector_top_k": 4},
-    },
+    _BLOCKS,
+    dflash_config={**BLOCK, **CONVOLUTION, "selector_rank": 8, "selector_top_k": 4},
 )
 _drafter(
     "LiLiCorrDraftModel",
-    {
-        **_BLOCKS,
-        "dflash_config": {
-            **BLOCK,
-            **CONVOLUTION,
-            "lilicorr_hidden_size": 32,
-            "lilicorr_candidate_topk": 4,
-            "lilicorr_num_heads": 2,
-            "lilicorr_mlp_ratio": 2.0,
-            "lilicorr_factor_dim": 8,
-            "lilicorr_vector_eps": 1e-6,
-            "lilicorr_logit_scale": 1.0,
-            "lilicorr_num_layers": 1,
-        },
+    _BLOCKS,
+    dflash_config={
+        **BLOCK,
+        **CONVOLUTION,
+        "lilicorr_hidden_size": 32,
+        "lilicorr_candidate_topk": 4,
+        "lilicorr_num_heads": 2,
+        "lilicorr_mlp_ratio": 2.0,
+        "lilicorr_factor_dim": 8,
+        "lilicorr_vector_eps": 1e-6,
+        "lilicorr_logit_scale": 1.0,
+        "lilicorr_num_layers": 1,
     },
 )
 for _name in ("MuseGlimmerAssistantModel", "DFlashMuseGlimmerAssistantModel"):
     _drafter(_name, _BLOCKS)
 _drafter(
     "DFlashLagunaForCausalLM",
-    {
-        **_BLOCKS,
-        "model_type": "laguna",
-        "architectures": ["LagunaForCausalLM"],
-        "draft_vocab_size": V,
-        "num_experts": EXPERTS,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 32,
-        "mlp_layer_types": ["dense"] * DRAFT_LAYERS,
-    },
+    _BLOCKS,
+    model_type="laguna",
+    architectures=["LagunaForCausalLM"],
+    draft_vocab_size=V,
+    num_experts=EXPERTS,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    shared_expert_intermediate_size=32,
+    mlp_layer_types=["dense"] * DRAFT_LAYERS,
     merged=("qkv_proj",),
 )
 _SPARK: Fields = {
@@ -355,59 +363,52 @@ _drafter("Qwen3DSparkModel", _SPARK)
 _drafter("Qwen3OmniDSparkModel", _SPARK)
 _drafter(
     "Gemma4DSparkModel",
-    {
-        **_SPARK,
-        "model_type": "gemma4_text",
-        "layer_types": ["full_attention"] * DRAFT_LAYERS,
-        "attention_k_eq_v": True,
-        "num_global_key_value_heads": KEYS,
-        "global_head_dim": HEAD_DIM,
-        "num_kv_shared_layers": 0,
-    },
+    _SPARK,
+    model_type="gemma4_text",
+    layer_types=["full_attention"] * DRAFT_LAYERS,
+    attention_k_eq_v=True,
+    num_global_key_value_heads=KEYS,
+    global_head_dim=HEAD_DIM,
+    num_kv_shared_layers=0,
 )
 _drafter(
     "K3DSparkModel",
-    {
-        **_SPARK,
-        **LATENT,
-        "model_type": "k3_dspark",
-        "num_target_layers": len(CAPTURED),
-        "target_hidden_size": H,
-    },
+    _SPARK,
+    LATENT,
+    model_type="k3_dspark",
+    num_target_layers=len(CAPTURED),
+    target_hidden_size=H,
 )
-_drafter("MedusaModel", {"model_type": "medusa", "num_heads": 3, "num_layers": 1}, rename=())
+_drafter("MedusaModel", model_type="medusa", num_heads=3, num_layers=1, rename=())
 _drafter(
     "Gemma4MTPModel",
-    {
-        "model_type": "gemma4_assistant",
-        "architectures": ["Gemma4AssistantForCausalLM"],
-        "backbone_hidden_size": H,
-        "text_config": {
-            **BASE,
-            "model_type": "gemma4_text",
-            "num_hidden_layers": DRAFT_LAYERS,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "sliding_window": 128,
-            "global_head_dim": HEAD_DIM,
-            "num_kv_shared_layers": DRAFT_LAYERS,
-            "hidden_size_per_layer_input": 0,
-            "vocab_size_per_layer_input": 0,
-        },
+    model_type="gemma4_assistant",
+    architectures=["Gemma4AssistantForCausalLM"],
+    backbone_hidden_size=H,
+    text_config={
+        **BASE,
+        "model_type": "gemma4_text",
+        "num_hidden_layers": DRAFT_LAYERS,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 128,
+        "global_head_dim": HEAD_DIM,
+        "num_kv_shared_layers": DRAFT_LAYERS,
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 0,
     },
     rename=(),
     stored=("embed_tokens",),
 )
 _DEEPSEEK: Fields = {**LATENT, **MOE, **ONE_HEAD}
-_heads("DeepSeekMTPModel", "DeepseekV3ForCausalLM", {"model_type": "deepseek_v3", **_DEEPSEEK})
-_heads(
-    "DeepseekV32MTPModel",
-    "DeepseekV32ForCausalLM",
-    {"model_type": "deepseek_v32", **_DEEPSEEK, **INDEXER},
-)
+_heads("DeepSeekMTPModel", "DeepseekV3ForCausalLM", "deepseek_v3", _DEEPSEEK)
+_heads("DeepseekV32MTPModel", "DeepseekV32ForCausalLM", "deepseek_v32", _DEEPSEEK, INDEXER)
 _heads(
     "DeepSeekV4MTPModel",
     "DeepseekV4ForCausalLM",
-    {"model_type": "deepseek_v4", **_DEEPSEEK, **INDEXER, **SPARSE_V4},
+    "deepseek_v4",
+    _DEEPSEEK,
+    INDEXER,
+    SPARSE_V4,
     rename=IN_V4,
 )
 _SPARK_IN_TARGET: Fields = {
@@ -423,75 +424,70 @@ for _name, _kind in (("DSparkDraftModel", "V4"), ("DSparkV41DraftModel", "V41"))
     _heads(
         _name,
         f"Deepseek{_kind}ForCausalLM",
-        {"model_type": f"deepseek_{_kind.lower()}", **_SPARK_IN_TARGET},
+        f"deepseek_{_kind.lower()}",
+        _SPARK_IN_TARGET,
         rename=IN_DSPARK,
     )
 _heads(
     "Dots3NoteMTPModel",
     "Dots3NoteForCausalLM",
-    {
-        "model_type": "dots3_note",
-        **LATENT,
-        **MOE,
-        **ONE_HEAD,
-        "layer_types": ["full_attention", "sliding_attention"],
-        "swa_num_attention_heads": HEADS,
-        "swa_qk_nope_head_dim": 32,
-        "swa_qk_rope_head_dim": 32,
-        "swa_v_head_dim": 32,
-        "swa_q_lora_rank": RANK,
-        "swa_kv_lora_rank": RANK,
-        "swa_rope_theta": 10000.0,
-        "apply_mla_qkv_lora_rescale": False,
-        "swa_attention_gate_type": "headwise",
-        "attention_gate_type": "headwise",
-        "sliding_window": 128,
-        "sliding_window_size": 128,
-    },
+    "dots3_note",
+    LATENT,
+    MOE,
+    ONE_HEAD,
+    layer_types=["full_attention", "sliding_attention"],
+    swa_num_attention_heads=HEADS,
+    swa_qk_nope_head_dim=32,
+    swa_qk_rope_head_dim=32,
+    swa_v_head_dim=32,
+    swa_q_lora_rank=RANK,
+    swa_kv_lora_rank=RANK,
+    swa_rope_theta=10000.0,
+    apply_mla_qkv_lora_rescale=False,
+    swa_attention_gate_type="headwise",
+    attention_gate_type="headwise",
+    sliding_window=128,
+    sliding_window_size=128,
 )
 for _version, _named in (("V3", "BailingMoeV3ForCausalLM"), ("V25", "BailingMoeV2_5ForCausalLM")):
     _heads(
         f"BailingMoe{_version}MTPModel",
         _named,
-        {
-            "model_type": "bailing_hybrid",
-            **_DEEPSEEK,
-            "num_experts": EXPERTS,
-            "num_shared_experts": 1,
-            "layer_group_size": 2,
-            "moe_shared_expert_intermediate_size": 32,
-            "use_bias": False,
-            "use_qkv_bias": False,
-            "use_qk_norm": True,
-        },
+        "bailing_hybrid",
+        _DEEPSEEK,
+        num_experts=EXPERTS,
+        num_shared_experts=1,
+        layer_group_size=2,
+        moe_shared_expert_intermediate_size=32,
+        use_bias=False,
+        use_qkv_bias=False,
+        use_qk_norm=True,
     )
 _heads(
     "MiniMaxM3MTP",
     "MiniMaxM3SparseForConditionalGeneration",
-    {
-        "model_type": "minimax_m3_vl",
-        "num_hidden_layers": 2,
-        "num_mtp_modules": 1,
-        "num_local_experts": EXPERTS,
-        "num_experts_per_tok": 2,
-        "hidden_act": "swigluoai",
-        "swiglu_alpha": 1.7,
-        "swiglu_limit": 7.0,
-        "swiglu_beta": 1.0,
-        "dense_intermediate_size": INNER,
-        "moe_layer_freq": [0, 1, 1],
-        "sparse_attention_config": {
-            "use_sparse_attention": True,
-            "sparse_index_dim": HEAD_DIM,
-            "sparse_num_index_heads": KEYS,
-            "sparse_topk_blocks": 16,
-            "sparse_block_size": 128,
-            "sparse_disable_index_value": [0, 1, 1],
-            "sparse_score_type": "max",
-            "sparse_init_block": 0,
-            "sparse_local_block": 1,
-            "sparse_attention_freq": [0, 1, 1],
-        },
+    "minimax_m3_vl",
+    num_hidden_layers=2,
+    num_mtp_modules=1,
+    num_local_experts=EXPERTS,
+    num_experts_per_tok=2,
+    hidden_act="swigluoai",
+    swiglu_alpha=1.7,
+    swiglu_limit=7.0,
+    swiglu_beta=1.0,
+    dense_intermediate_size=INNER,
+    moe_layer_freq=[0, 1, 1],
+    sparse_attention_config={
+        "use_sparse_attention": True,
+        "sparse_index_dim": HEAD_DIM,
+        "sparse_num_index_heads": KEYS,
+        "sparse_topk_blocks": 16,
+        "sparse_block_size": 128,
+        "sparse_disable_index_value": [0, 1, 1],
+        "sparse_score_type": "max",
+        "sparse_init_block": 0,
+        "sparse_local_block": 1,
+        "sparse_attention_freq": [0, 1, 1],
     },
     outside={"vocab_size": V},
     rename=(
@@ -504,7 +500,9 @@ _heads(
 _heads(
     "InklingMTPModel",
     "InklingForConditionalGeneration",
-    {"model_type": "inkling_mm_model", **MOE, "num_hidden_layers": 2},
+    "inkling_mm_model",
+    MOE,
+    num_hidden_layers=2,
     outside={"mtp_config": {"num_nextn_predict_layers": 1}},
     rename=(
         (r"^model\.layers", "model.mtp.layers"),
@@ -517,13 +515,11 @@ _heads(
 _heads(
     "ErnieMTPModel",
     "Ernie4_5_MoeForCausalLM",
-    {
-        "model_type": "ernie4_5_moe",
-        **ONE_HEAD,
-        "moe_num_experts": EXPERTS,
-        "moe_k": 2,
-        "moe_intermediate_size": 32,
-    },
+    "ernie4_5_moe",
+    ONE_HEAD,
+    moe_num_experts=EXPERTS,
+    moe_k=2,
+    moe_intermediate_size=32,
     rename=(
         (r"^model\.layers\.2\.mtp_block\.", "model.mtp_block.0."),
         (r"^model\.layers\.2\.(mtp_\w+)\.", r"model.\1.0."),
@@ -533,62 +529,58 @@ _EXAONE: Fields = {**ONE_HEAD, "layer_types": ["full_attention"] * 2, "sliding_w
 _heads(
     "ExaoneMoeMTP",
     "ExaoneMoEForCausalLM",
-    {
-        "model_type": "exaone_moe",
-        **_EXAONE,
-        "num_experts": EXPERTS,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "num_shared_experts": 1,
-        "is_moe_layer": [False, True],
-        "first_k_dense_replace": 1,
-    },
+    "exaone_moe",
+    _EXAONE,
+    num_experts=EXPERTS,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    num_shared_experts=1,
+    is_moe_layer=[False, True],
+    first_k_dense_replace=1,
     rename=IN_MTP,
 )
 _heads(
     "Exaone4_5_MTP",
     "Exaone4_5_ForConditionalGeneration",
-    {"model_type": "exaone4_5", **_EXAONE},
-    outside={"text": "exaone4", "vocab_size": V, "num_nextn_predict_layers": 1},
+    "exaone4_5",
+    _EXAONE,
+    text="exaone4",
+    outside={"vocab_size": V, "num_nextn_predict_layers": 1},
     rename=IN_MTP,
 )
 _heads(
     "NemotronHMTPModel",
     "NemotronHForCausalLM",
-    {
-        "model_type": "nemotron_h",
-        **ONE_HEAD,
-        "hybrid_override_pattern": "*-",
-        "mtp_hybrid_override_pattern": "*E",
-        "n_routed_experts": EXPERTS,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "moe_shared_expert_intermediate_size": 32,
-        "n_shared_experts": 1,
-        "n_group": 1,
-        "topk_group": 1,
-        "mlp_hidden_act": "relu2",
-    },
+    "nemotron_h",
+    ONE_HEAD,
+    hybrid_override_pattern="*-",
+    mtp_hybrid_override_pattern="*E",
+    n_routed_experts=EXPERTS,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    moe_shared_expert_intermediate_size=32,
+    n_shared_experts=1,
+    n_group=1,
+    topk_group=1,
+    mlp_hidden_act="relu2",
     rename=IN_MTP,
 )
 _heads(
     "LongCatFlashMTPModel",
     "LongcatFlashForCausalLM",
-    {
-        "model_type": "longcat_flash",
-        **LATENT,
-        "num_layers": 2,
-        "num_hidden_layers": 2,
-        "ffn_hidden_size": INNER,
-        "expert_ffn_hidden_size": 32,
-        "n_routed_experts": EXPERTS,
-        "moe_topk": 2,
-        "zero_expert_num": 0,
-        "num_nextn_predict_layers": 1,
-        "routed_scaling_factor": 1.0,
-        "mla_scale_q_lora": True,
-        "mla_scale_kv_lora": True,
-    },
+    "longcat_flash",
+    LATENT,
+    num_layers=2,
+    num_hidden_layers=2,
+    ffn_hidden_size=INNER,
+    expert_ffn_hidden_size=32,
+    n_routed_experts=EXPERTS,
+    moe_topk=2,
+    zero_expert_num=0,
+    num_nextn_predict_layers=1,
+    routed_scaling_factor=1.0,
+    mla_scale_q_lora=True,
+    mla_scale_kv_lora=True,
     rename=(
         (r"^model\.layers\.2\.final_layernorm", "model.mtp.norm"),
         (r"^model\.layers\.2\.([eh])norm\.", r"model.mtp.layers.0.\1norm.m."),
@@ -598,124 +590,122 @@ _heads(
     ),
 )
 _GLM: Fields = {**MOE, **ONE_HEAD}
-_heads(
-    "Glm4MoeMTPModel", "Glm4MoeForCausalLM", {"model_type": "glm4_moe", **_GLM, "use_qk_norm": True}
-)
-_heads(
-    "Glm4MoeLiteMTPModel",
-    "Glm4MoeLiteForCausalLM",
-    {"model_type": "glm4_moe_lite", **_GLM, **LATENT},
-)
+_heads("Glm4MoeMTPModel", "Glm4MoeForCausalLM", "glm4_moe", _GLM, use_qk_norm=True)
+_heads("Glm4MoeLiteMTPModel", "Glm4MoeLiteForCausalLM", "glm4_moe_lite", _GLM, LATENT)
 _heads(
     "GlmOcrMTPModel",
     "GlmOcrForConditionalGeneration",
-    {"model_type": "glm_ocr", **ONE_HEAD},
-    outside={"text": "glm_ocr_text", "num_nextn_predict_layers": 1},
+    "glm_ocr",
+    ONE_HEAD,
+    text="glm_ocr_text",
+    outside={"num_nextn_predict_layers": 1},
     rename=(*IN_LAYERS, (r"^model\.layers", "model.language_model.layers")),
 )
 _heads(
     "Glm5NextMTPModel",
     "Glm5NextForConditionalGeneration",
-    {
-        "model_type": "glm5_next",
-        **_GLM,
-        **LATENT,
-        **INDEXER,
-        "qk_rope_head_dim": 0,
-        "mla_use_nope": True,
-        "indexer_rope_interleave": False,
-        "mhc": False,
-    },
-    outside={"text": "glm5_next_text"},
+    "glm5_next",
+    _GLM,
+    LATENT,
+    INDEXER,
+    qk_rope_head_dim=0,
+    mla_use_nope=True,
+    indexer_rope_interleave=False,
+    mhc=False,
+    text="glm5_next_text",
+    outside={},
 )
-_heads(
-    "OpenPanguMTPModel", "PanguUltraMoEForCausalLM", {"model_type": "pangu_ultra_moe", **_DEEPSEEK}
-)
+_heads("OpenPanguMTPModel", "PanguUltraMoEForCausalLM", "pangu_ultra_moe", _DEEPSEEK)
 _heads(
     "Qwen3NextMTP",
     "Qwen3NextForCausalLM",
-    {"model_type": "qwen3_next", **NEXT_MOE, "num_nextn_predict_layers": 1},
+    "qwen3_next",
+    NEXT_MOE,
+    num_nextn_predict_layers=1,
     rename=IN_MTP,
 )
 _heads(
     "Qwen4ExpMTP",
     "Qwen4ExpForConditionalGeneration",
-    {"model_type": "qwen4_exp", **NEXT_MOE, "hc_count": 2},
+    "qwen4_exp",
+    NEXT_MOE,
+    hc_count=2,
     outside={},
     rename=IN_MTP,
 )
 _heads(
     "Step3p5MTP",
     "Step3p5ForCausalLM",
-    {"model_type": "step3p5", **ONE_HEAD, "num_attention_groups": KEYS, "moe_layers_enum": "1"},
+    "step3p5",
+    ONE_HEAD,
+    num_attention_groups=KEYS,
+    moe_layers_enum="1",
     stored=("embed_tokens", "shared_head.head"),
 )
 for _name, _kind in (("Qwen3_5", "qwen3_5"), ("Qwen3_5Moe", "qwen3_5_moe")):
     _heads(
         f"{_name}MTP",
         f"{_name}ForConditionalGeneration",
-        {"model_type": _kind, **NEXT_MOE},
-        outside={"text": f"{_kind}_text"},
+        _kind,
+        NEXT_MOE,
+        text=f"{_kind}_text",
+        outside={},
         rename=IN_MTP,
     )
 _heads(
     "InternS2MobiusMTP",
     "InternS2MobiusForConditionalGeneration",
-    {
-        "model_type": "interns2_mobius",
-        **NEXT_MOE,
-        "mtp_num_experts": EXPERTS,
-        "mtp_num_experts_per_tok": 2,
-    },
-    outside={"text": "qwen3_5_moe_text"},
+    "interns2_mobius",
+    NEXT_MOE,
+    mtp_num_experts=EXPERTS,
+    mtp_num_experts_per_tok=2,
+    text="qwen3_5_moe_text",
+    outside={},
     rename=IN_MTP,
 )
 _heads(
     "HYV3MTPModel",
     "HYV3ForCausalLM",
-    {
-        "model_type": "hy_v3",
-        **_GLM,
-        "num_experts": EXPERTS,
-        "moe_topk": 2,
-        "num_shared_experts": 1,
-        "expert_hidden_dim": 32,
-        "moe_router_enable_expert_bias": True,
-        "router_scaling_factor": 1.0,
-        "route_norm": True,
-        "qk_norm": True,
-    },
+    "hy_v3",
+    _GLM,
+    num_experts=EXPERTS,
+    moe_topk=2,
+    num_shared_experts=1,
+    expert_hidden_dim=32,
+    moe_router_enable_expert_bias=True,
+    router_scaling_factor=1.0,
+    route_norm=True,
+    qk_norm=True,
 )
 _heads(
-    "HYV4MTPModel",
-    "HYV4ForCausalLM",
-    {"model_type": "hy_v4", **_DEEPSEEK, **INDEXER, "num_experts": EXPERTS, "moe_topk": 2},
+    "HYV4MTPModel", "HYV4ForCausalLM", "hy_v4", _DEEPSEEK, INDEXER, num_experts=EXPERTS, moe_topk=2
 )
 _heads(
     "KimiK3MTPModel",
     "KimiK3ForConditionalGeneration",
-    {
-        "model_type": "kimi_k3",
-        **_DEEPSEEK,
-        "linear_attn_config": {
-            "kda_layers": [1],
-            "full_attn_layers": [2],
-            "num_heads": 2,
-            "head_dim": 32,
-            "short_conv_kernel_size": 4,
-        },
-        "mla_use_nope": True,
+    "kimi_k3",
+    _DEEPSEEK,
+    linear_attn_config={
+        "kda_layers": [1],
+        "full_attn_layers": [2],
+        "num_heads": 2,
+        "head_dim": 32,
+        "short_conv_kernel_size": 4,
     },
-    outside={"text": "kimi_linear"},
+    mla_use_nope=True,
+    text="kimi_linear",
+    outside={},
 )
 _heads(
     "MiMoMTPModel",
     "MiMoForCausalLM",
-    {"model_type": "mimo", **ONE_HEAD, "attention_bias": True},
+    "mimo",
+    ONE_HEAD,
+    attention_bias=True,
     rename=(*IN_LAYERS, (r"mtp_layers\.\d+", "mtp_layers.0")),
 )
-_heads("MiMoV2MTPModel", "MiMoV2FlashForCausalLM", {"model_type": "mimo_v2", **MIMO_V2})
-_heads("MiMoV2OmniMTPModel", "MiMoV2OmniForCausalLM", {"model_type": "mimo_v2_omni", **MIMO_V2})
+_heads("MiMoV2MTPModel", "MiMoV2FlashForCausalLM", "mimo_v2", MIMO_V2)
+_heads("MiMoV2OmniMTPModel", "MiMoV2OmniForCausalLM", "mimo_v2_omni", MIMO_V2)
 
 _NOT_STORED = (
     "embed_tokens",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.checkpoints import AUX, TARGET, Config, changed
+from support.checkpoints import TARGET, Config, captured, changed
 
 from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.inspect.inspection import Inspection, inspect_files
@@ -68,8 +68,7 @@ def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wr
     """Return the inspection of a drafter with a flag that is wrong, and that one repair helps."""
 
     def config(fields: Config) -> None:
-        # SGLang counts layers that begin at 1 differently, which is a note.
-        fields[AUX] = fields["eagle_config"][AUX] = [1, 2, 3]
+        captured(1, 2, 3)(fields)  # SGLang counts layers that begin at 1 differently: a note
         fields["norm_output"] = False
 
     path = changed(folder / name, config=config)

@@ -17,13 +17,14 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from support.checkpoints import (
     AUX,
     TARGET,
     State,
     as_speculators,
     changed,
+    sharded,
     speculators_names,
     stored,
 )
@@ -57,14 +58,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def _sharded(folder: Path) -> Path:
-    path = changed(folder)
-    state = load_file(path / "model.safetensors")
-    (path / "model.safetensors").unlink()
-    shards = {name: f"model-{n % 2}.safetensors" for n, name in enumerate(sorted(state))}
-    for file in set(shards.values()):
-        save_file({name: state[name] for name in state if shards[name] == file}, path / file)
-    (path / INDEX).write_text(json.dumps({"weight_map": shards}))
-    return path
+    return sharded(changed(folder))
 
 
 def test_the_numbers_of_a_file_are_those_that_torch_reads() -> None:

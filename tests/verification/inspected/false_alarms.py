@@ -9,16 +9,13 @@ MOST_ALARMS of the drafters have an error or a warning.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from support.checkpoints import (
     TARGET,
     Config,
@@ -28,8 +25,10 @@ from support.checkpoints import (
     changed,
     fields,
     of_dims,
+    sharded,
     speculators_names,
     stored,
+    vocabulary_of,
 )
 from support.reference_engine import generate
 from torch import Tensor
@@ -44,7 +43,7 @@ from driftscope_lab.training.text import Batch
 from driftscope_lab.training.train_drafters import TrainingTarget, draft_loss
 from driftscope_lab.trio import TrioPrompt, encode, load_prompts, trio_path
 from verification.inspected.plants import EAGLE3, EAGLE31, Plant
-from verification.inspected.table import Row, inspected
+from verification.inspected.table import TITLES, Row, inspected, line
 
 MOST_ALARMS = 0.05
 """Largest share of healthy drafters that may have an error or a warning."""
@@ -123,20 +122,6 @@ def _type(dtype: torch.dtype) -> Maker:
     return partial(_written, fields(torch_dtype=str(dtype).removeprefix("torch.")), weights)
 
 
-def _shards(folder: Path, name: str, _seed: int, _rows: Tensor) -> Path:
-    """Write two shards with an index."""
-    whole = changed(folder, name) / "model.safetensors"
-    state, shards = load_file(whole), dict[str, str]()
-    whole.unlink()
-    for at in (1, 2):
-        file = f"model-0000{at}-of-00002.safetensors"
-        part = {key: state[key] for key in sorted(state)[at - 1 :: 2]}
-        save_file(part, folder / file, metadata={"format": "pt"})
-        shards |= dict.fromkeys(part, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    return folder
-
-
 def _rope_parameters(config: Config) -> None:
     theta = config.pop("rope_theta")
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
@@ -154,13 +139,8 @@ def _vocabulary(kept: Callable[[Tensor], Tensor]) -> Maker:
 
     def made(folder: Path, name: str, _seed: int, rows: Tensor) -> Path:
         ids = kept(rows.flatten().bincount(minlength=1024).argsort(descending=True, stable=True))
-
-        def weights(state: State) -> None:
-            state["lm_head.weight"] = state["lm_head.weight"][ids]
-            state["d2t"] = ids - torch.arange(len(ids))
-            state["t2d"] = torch.zeros(1024, dtype=torch.bool).index_fill(0, ids, True)
-
-        return changed(folder, name, config=fields(draft_vocab_size=len(ids)), weights=weights)
+        config = fields(draft_vocab_size=len(ids))
+        return changed(folder, name, config=config, weights=vocabulary_of(ids))
 
     return made
 
@@ -175,7 +155,7 @@ KINDS: dict[str, Maker] = {
     "as shipped": partial(_written, None, None),
     "float16": _type(torch.float16),
     "float32": _type(torch.float32),
-    "two shards": _shards,
+    "two shards": lambda folder, name, _seed, _rows: sharded(changed(folder, name)),
     "no head_dim": partial(_written, lambda config: config.pop("head_dim"), None),
     "rope_parameters": partial(_written, _rope_parameters, None),
     "eps 1e-6": partial(_written, fields(rms_norm_eps=1e-6), None),
@@ -204,21 +184,6 @@ def rows(folder: Path, first: int, seeds: int) -> Iterator[Row]:
             yield inspected(path, Plant(kind, of=name), bench, k=LENGTHS[seed % len(LENGTHS)])
 
 
-def line(group: Sequence[Row]) -> str:
-    """Return the line of the table about the drafters of one kind."""
-    lengths = [row.trial.acceptance.mean_length for row in group if row.trial]
-    found = Counter(finding for row in group for finding in row.ids)
-    cells = (
-        group[0].plant.of,
-        group[0].plant.name,
-        str(len(group)),
-        f"{min(lengths):.2f} to {max(lengths):.2f}",
-        str(sum(row.answer is not Soundness.NOT_COMPARED for row in group)),
-        ", ".join(f"{name} ({count})" for name, count in found.items()) or "nothing",
-    )
-    return f"| {' | '.join(cells)} |"
-
-
 def verdict(made: Sequence[Row]) -> tuple[str, bool]:
     """Return the sentence about all drafters, and whether the bound holds."""
     alarms = sum(row.answer is not Soundness.NOT_COMPARED for row in made)
@@ -238,14 +203,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
     made = []
+    print(f"| {TITLES} |\n|{'---|' * len(TITLES.split('|'))}")
     with tempfile.TemporaryDirectory() as folder:
         for row in rows(Path(folder), options.first, options.seeds):
             made.append(row)
-            sys.stderr.write(f"{len(made)}: {line([row])} {row.time_s:.0f} s\n")
-    print("| drafter | weights | inspected | accepts | with an error or a warning | which |")
-    print("|---|---|---|---|---|---|")
-    for plant in dict.fromkeys(row.plant for row in made):
-        print(line([row for row in made if row.plant == plant]))
+            print(line(row), flush=True)
     sentence, holds = verdict(made)
     print(f"\n{sentence}")
     sys.exit(0 if holds else 1)

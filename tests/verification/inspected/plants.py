@@ -39,6 +39,7 @@ from support.checkpoints import (
     speculators_names,
     stored,
     transposed,
+    vocabulary_of,
     without,
 )
 from torch import Tensor
@@ -118,9 +119,9 @@ def _targets(name: str, source: str) -> Planting:
 def _by_frequency(state: State) -> None:
     """Order the head as if by frequency, with a d2t by id."""
     order = torch.randperm(1024, generator=random())[:512]
-    state["lm_head.weight"] = state["lm_head.weight"][order]
-    state["d2t"] = order.sort().values - torch.arange(512)
-    state["t2d"] = torch.zeros(1024, dtype=torch.bool).index_fill(0, order, True)
+    head = state["lm_head.weight"][order]
+    vocabulary_of(order.sort().values)(state)
+    state["lm_head.weight"] = head
 
 
 def _table(made: Callable[[Tensor], Tensor], *, mask: bool) -> Planting:
@@ -392,11 +393,6 @@ FURTHER = (
     Plant("value heads in another order", _ORDER, weights=each(heads(_ROLLED), V)),
     Plant("key heads in another order", _ORDER, weights=each(heads((1, 0, 3, 2)), K)),
     Plant("only keys interleaved", weights=each(interleaved, K)),
-    Plant(
-        "queries and keys interleaved",
-        ("repaired_by.rope_layout",),
-        weights=each(interleaved, Q, K),
-    ),
     Plant("half of the queries twice", weights=each(lambda t: t[:128].repeat(2, 1), Q)),
     Plant("down_proj times 16", weights=each(lambda t: t * 16, DOWN)),
     Plant("q_proj times 8", weights=each(lambda t: t * 8, Q)),
@@ -406,19 +402,9 @@ FURTHER = (
         ("scale_lost",),
         weights=each(_e4m3_without_scale, Q, K, V, OUT, GATE, UP, DOWN),
     ),
-    Plant(
-        "fp8 without scale of down_proj", ("scale_lost",), weights=each(_e4m3_without_scale, DOWN)
-    ),
     Plant("head off by one", weights=each(lambda t: t.roll(1, 0), "lm_head")),
     Plant("post-attention norm and final norm exchanged", weights=exchanged("norm", _POST)),
     Plant("input norm and post-attention norm exchanged", weights=exchanged(NORMS[0], _POST)),
-    Plant("norms stored as w - 1", ("repaired_by.norms_plus_one",), of=EAGLE3, weights=_minus_one),
-    Plant(
-        "o_proj transposed",
-        ("repaired_by.o_proj_transposed",),
-        of=EAGLE3,
-        weights=each(transposed, OUT),
-    ),
     Plant("target's noise 60 %", of=EAGLE3, target=_noise(0.6)),
     Plant("80 % of the way to the start weights", of=EAGLE3, weights=_half_way(0.8)),
     Plant("gate_proj zero", weights=each(torch.zeros_like, GATE)),

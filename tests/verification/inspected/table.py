@@ -41,6 +41,7 @@ K, PROMPTS = 5, 32
 SHIPPED = {"eagle3": 3.76, "eagle31": 4.24}
 """Acceptance lengths of the shipped drafters on the trio's first 32 prompts."""
 PLANTS = {"published": PUBLISHED, "reviewed": REVIEWED, "further": FURTHER}
+TITLES = "of | checkpoint | accepts | loses | repaired | said | found | named | time"
 OTHER_TEMPLATE = (
     "{% for m in messages %}### {{ m['role'] }}:\n{{ m['content'] }}\n\n{% endfor %}"
     "### assistant:\n"
@@ -233,8 +234,7 @@ def main() -> None:
             every = [plant for plants in chosen.values() for plant in plants]
             print_served(Path(folder), [Plant("as shipped"), *every], options.served)
             return
-        titles = "of | checkpoint | accepts | loses | repaired | said | found | named | time"
-        print(f"| {titles} |\n|{'---|' * len(titles.split('|'))}")
+        print(f"| {TITLES} |\n|{'---|' * len(TITLES.split('|'))}")
         counts = [
             print_inspected(Path(folder), kind, plants, options.prompts)
             for kind, plants in chosen.items()

@@ -92,9 +92,7 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
         worker_extension_cls="verification.zoo.kinds_main.Reach",
     )
     norms: list[tuple[int, Any, Any]] = []
-    taken_s: list[float] = []
     if witness is not None:
-        _time_witness(taken_s)
         (model,) = llm.collective_rpc("drafter_model")
         witness.watch(model)
         watch_norms(model, witness, norms)
@@ -107,7 +105,7 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
     if probe:
         llm.collective_rpc("close_trace")
         llm.llm_engine.engine_core.shutdown()
-        found |= {**recorded(run), "witness_s": taken_s}
+        found |= recorded(run)
         try:
             found["worst"] = compared(run, name, runner, witness, norms)
         except Exception as error:
@@ -128,19 +126,6 @@ def configured(folder: Path, name: str, *, alone: bool = False) -> tuple[Path, P
         know_config(config)
         texts += json.dumps(config)
     return drafter, target, texts
-
-
-def _time_witness(taken_s: list[float]) -> None:
-    """Append the time of the start-up witness's own computation."""
-    from driftscope_probes.vllm import attach
-
-    with_verdict = attach.with_verdict
-
-    def timed(manifest: Any, verdict: Any) -> Any:
-        taken_s.append(verdict.taken_s)
-        return with_verdict(manifest, verdict)
-
-    attach.with_verdict = timed
 
 
 def watch_norms(model: Any, witness: Witness, seen: list[tuple[int, Any, Any]]) -> None:
@@ -410,22 +395,18 @@ def recorded(run: Path) -> dict[str, Any]:
     trace, manifest = read_trace(run), read_manifest(run)
     rows = trace.draft.to_pylist()
     columns = sorted({c for row in rows for c, v in row.items() if v is not None})
+    kept = [c for c in columns if c.endswith(("_rms", "_mass")) or c in ("top1", "entropy")]
     return {
         "chains": len(rows),
-        "columns": [
-            c for c in columns if c.endswith(("_rms", "_mass")) or c in ("top1", "entropy")
-        ],
+        "columns": kept,
         "layers": manifest.drafter_layers,
         "notes": list(manifest.notes),
         "witness": manifest.witness,
         "fed": manifest.fed_state,
         "strategy": manifest.attention_strategy,
-        "in_rms": next((r["in_rms"] for r in rows if r["in_rms"]), None),
         "findings": [f.id for f in analyze(Inputs(sources=[run], labels=["run"])).findings],
-        "rounds": sum(v["verified"] > 0 for v in trace.verify.to_pylist()),
         "errors": {k: v for s in read_statuses(run) for k, v in s.errors.items()},
         "first_error": [s.first_error for s in read_statuses(run) if s.first_error],
-        "reason": [s.reason for s in read_statuses(run) if s.reason],
     }
 
 
@@ -468,9 +449,6 @@ def main() -> int:
         results = run_engines(engines, Path(keep or folder), TIMEOUT_S)
         unserved = [n for n in names if all("error" in results[n, runner] for runner in runners)]
         alone = run_constructed([name for name in unserved if name in SOURCE], Path(keep or folder))
-    if keep:
-        kept = {" ".join(key): found for key, found in results.items()}
-        Path(keep, "all.json").write_text(json.dumps(kept, indent=1))
     for name in names:
         print(name)
         for runner in runners:

@@ -190,67 +190,31 @@ def _nothing(folder: Path) -> None:
 
 ALONE = {"hidden": False, "outputs": (("postnorm_rms",),), "lead": 1}
 """Anatomy of a drafter that does not read the target's states at its queries."""
-EAGLE1 = Kind(
-    "eagle1",
-    _eagle1,
-    speculating("eagle", target="target", drafter="drafter"),
-    Anatomy(outputs=(("prenorm_rms",), ("fed_rms",)), norm=None),
-    "EAGLE-1",
-)
-WINDOW_ALL = Kind("eagle3_window", _all_windows, speculating("eagle3"), Anatomy(window=WINDOW))
-WINDOW_MIXED = Kind(
-    "eagle3_window_mixed",
-    _window,
-    speculating("eagle3"),
-    Anatomy(window=WINDOW),
-    # V1: drafting layers in two KV cache groups (v1/spec_decode/llm_base_proposer.py:1697)
-    runners=("v2",),
-)
-WINDOW_ONE_GROUP = Kind(
-    "eagle3_window_one_group",
-    _window,
-    speculating("eagle3", llm={"disable_hybrid_kv_cache_manager": True}),
-    Anatomy(window=WINDOW),
-)
-P_EAGLE = Kind(
-    "p_eagle",
-    _parallel,
-    speculating("eagle3", parallel_drafting=True),
-    Anatomy(outputs=(("postnorm_rms",), ()), block=True),
-    "P-EAGLE",
-    runners=("v1",),  # V2: no parallel drafting for EAGLE (config/vllm.py:2943)
-)
-DFLASH_SINKS = Kind(
-    "dflash_window_sinks",
-    _dflash,
-    speculating("dflash"),
-    Anatomy(**ALONE, block=True, first=2, window=WINDOW, bias=True),
-    "DFlash",
-)
+CAUSAL = Anatomy(window=WINDOW)
+TWO_STATES = Anatomy(outputs=(("prenorm_rms",), ("fed_rms",)), norm=None)
+QUERIES = Anatomy(outputs=(("postnorm_rms",), ()), block=True)
+HEADS = Anatomy(outputs=(("prenorm_rms",),), norm=None, block=True)
+BLOCKS = Anatomy(**ALONE, block=True, first=2, window=WINDOW, bias=True)
+EAGLE3 = speculating("eagle3")
+ONE_GROUP = speculating("eagle3", llm={"disable_hybrid_kv_cache_manager": True})
+IN_FOLDERS = speculating("eagle", target="target", drafter="drafter")
+LOOKED_UP = speculating("ngram", drafter=None, prompt_lookup_min=1, prompt_lookup_max=3)
+PARALLEL = speculating("eagle3", parallel_drafting=True)
+
+EAGLE1 = Kind("eagle1", _eagle1, IN_FOLDERS, TWO_STATES, "EAGLE-1")
+WINDOW_ALL = Kind("eagle3_window", _all_windows, EAGLE3, CAUSAL)
+# V1: drafting layers in two KV cache groups (v1/spec_decode/llm_base_proposer.py:1697)
+WINDOW_MIXED = Kind("eagle3_window_mixed", _window, EAGLE3, CAUSAL, runners=("v2",))
+WINDOW_ONE_GROUP = Kind("eagle3_window_one_group", _window, ONE_GROUP, CAUSAL)
+# V2: no parallel drafting for EAGLE (config/vllm.py:2943)
+P_EAGLE = Kind("p_eagle", _parallel, PARALLEL, QUERIES, "P-EAGLE", runners=("v1",))
+DFLASH_SINKS = Kind("dflash_window_sinks", _dflash, speculating("dflash"), BLOCKS, "DFlash")
 DRAFT_MODEL, SOFT_CAP = (
     Kind(name, build, speculating("draft_model"), Anatomy(**ALONE, first=1), "draft model")
     for name, build in (("draft_model", _llama), ("draft_model_gemma2", _gemma2))
 )
-NGRAM = Kind(
-    "ngram",
-    _nothing,
-    speculating("ngram", drafter=None, prompt_lookup_min=1, prompt_lookup_max=3),
-    None,
-    "n-gram",
-)
-SUFFIX = Kind(
-    "suffix",
-    _nothing,
-    speculating("suffix", drafter=None),
-    None,
-    "suffix",
-    runners=(),  # needs the package arctic-inference (config/speculative.py:1598)
-)
-MEDUSA = Kind(
-    "medusa",
-    _medusa,
-    speculating("medusa"),
-    Anatomy(outputs=(("prenorm_rms",),), norm=None, block=True),
-    "Medusa",
-    runners=("v1",),  # V2: no speculator for it (config/vllm.py:2928)
-)
+NGRAM = Kind("ngram", _nothing, LOOKED_UP, None, "n-gram")
+# It needs the package arctic-inference (config/speculative.py:1598).
+SUFFIX = Kind("suffix", _nothing, speculating("suffix", drafter=None), None, "suffix", runners=())
+# V2: no speculator for it (config/vllm.py:2928)
+MEDUSA = Kind("medusa", _medusa, speculating("medusa"), HEADS, "Medusa", runners=("v1",))

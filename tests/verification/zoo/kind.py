@@ -199,19 +199,6 @@ BASE: dict[str, Any] = {
 """Config of a small target."""
 
 
-def attention(config: dict[str, Any], prefix: str, width: int | None = None) -> Shapes:
-    """Return the projections of grouped-query attention; `width` is that of the input."""
-    hidden, head = config["hidden_size"], config["head_dim"]
-    queries, keys = (config[f"num_{n}_heads"] * head for n in ("attention", "key_value"))
-    width = width or hidden
-    return {
-        f"{prefix}q_proj.weight": (queries, width),
-        f"{prefix}k_proj.weight": (keys, width),
-        f"{prefix}v_proj.weight": (keys, width),
-        f"{prefix}o_proj.weight": (hidden, queries),
-    }
-
-
 def mlp(hidden: int, inner: int, prefix: str) -> Shapes:
     """Return the projections of a gated feed-forward block."""
     return {
@@ -227,10 +214,14 @@ INPUT = "input_layernorm"
 def layer(config: dict[str, Any], prefix: str, *norms: str, width: int | None = None) -> Shapes:
     """Return the weights of one decoder layer; `norms` precede attention, whose input has
     `width`."""
-    hidden = config["hidden_size"]
+    hidden, head, attention = config["hidden_size"], config["head_dim"], f"{prefix}self_attn."
+    queries, keys = (config[f"num_{n}_heads"] * head for n in ("attention", "key_value"))
     return {
         **{f"{prefix}{norm}.weight": (hidden,) for norm in (*norms, "post_attention_layernorm")},
-        **attention(config, f"{prefix}self_attn.", width),
+        f"{attention}q_proj.weight": (queries, width or hidden),
+        f"{attention}k_proj.weight": (keys, width or hidden),
+        f"{attention}v_proj.weight": (keys, width or hidden),
+        f"{attention}o_proj.weight": (hidden, queries),
         **mlp(hidden, config["intermediate_size"], f"{prefix}mlp."),
     }
 

@@ -107,28 +107,13 @@ def _ernie(folder: Path) -> None:
 
 
 NORMED = (("postnorm_rms", "fed_rms"),)
+ONE_NORM = Anatomy(outputs=NORMED, norm="model.mtp_layers.2.final_layernorm")
+SINKS = Anatomy(outputs=NORMED, norm="model.mtp.layers.0.final_layernorm", window=WINDOW, bias=True)
+NO_NORM = Anatomy(outputs=(("prenorm_rms", "fed_rms"),), norm=None)
 OWN_HEADS = speculating("mtp", target="", drafter=None, depths=DEPTHS)
-MIMO = Kind(
-    "mimo_mtp",
-    _mimo,
-    OWN_HEADS,
-    Anatomy(outputs=NORMED, norm="model.mtp_layers.2.final_layernorm"),
-    "MTP",
-)
-MIMO_V2 = Kind(
-    "mimo_v2_mtp",
-    _mimo_v2,
-    OWN_HEADS,
-    Anatomy(outputs=NORMED, norm="model.mtp.layers.0.final_layernorm", window=WINDOW, bias=True),
-    "MTP",
-)
-ERNIE = Kind(
-    "ernie_mtp",
-    _ernie,
-    OWN_HEADS,
-    Anatomy(outputs=(("prenorm_rms", "fed_rms"),), norm=None),
-    "MTP",
-)
+MIMO = Kind("mimo_mtp", _mimo, OWN_HEADS, ONE_NORM, "MTP")
+MIMO_V2 = Kind("mimo_v2_mtp", _mimo_v2, OWN_HEADS, SINKS, "MTP")
+ERNIE = Kind("ernie_mtp", _ernie, OWN_HEADS, NO_NORM, "MTP")
 
 
 MLA: dict[str, Any] = {
@@ -240,28 +225,14 @@ def _kimi(folder: Path) -> None:
     save_model(folder / "drafter", config, random_weights(shapes))
 
 
-IN_FLOAT32 = {
-    "depths": DEPTHS,
-    "attention_backend": "CPU_MLA",
-    "llm": {"attention_backend": "CPU_MLA"},
-}
+BACKEND = {"attention_backend": "CPU_MLA"}
+IN_FLOAT32: dict[str, Any] = {"depths": DEPTHS, "llm": BACKEND, **BACKEND}
 """A float32 backend: on processors with AMX, vLLM prefers one that supports only bfloat16."""
-DEEPSEEK, MODULES = (
-    Kind(
-        name,
-        build,
-        speculating("mtp", target="", drafter=None, **IN_FLOAT32),
-        Anatomy(outputs=(("prenorm_rms",), ("postnorm_rms", "fed_rms")), norm=None),
-        "MTP",  # of several heads V1 runs the first at each depth
-    )
-    for name, build in (
-        ("deepseek_mtp", _deepseek),
-        ("deepseek_mtp_modules", partial(_deepseek, modules=DEPTHS)),
-    )
-)
-KIMI = Kind(
-    "eagle3_mla",
-    _kimi,
-    speculating("eagle3", target="target", drafter="drafter", **IN_FLOAT32),
-    Anatomy(),
-)
+HEADS = speculating("mtp", target="", drafter=None, **IN_FLOAT32)
+IN_FOLDERS = speculating("eagle3", target="target", drafter="drafter", **IN_FLOAT32)
+BOTH_STATES = Anatomy(outputs=(("prenorm_rms",), ("postnorm_rms", "fed_rms")), norm=None)
+DEEPSEEK = Kind("deepseek_mtp", _deepseek, HEADS, BOTH_STATES, "MTP")
+# Of several heads V1 runs the first at each depth.
+SEVERAL = partial(_deepseek, modules=DEPTHS)
+MODULES = Kind("deepseek_mtp_modules", SEVERAL, HEADS, BOTH_STATES, "MTP")
+KIMI = Kind("eagle3_mla", _kimi, IN_FOLDERS, Anatomy())

@@ -139,32 +139,13 @@ class Witness:
             residual = inputs[1] if len(inputs) > 1 else None
             self._forward.prenorm = inputs[0].clone() if residual is None else sum(inputs[:2])
 
-    def _write(
-        self,
-        call: Callable[[], Any],
-        impl: Any,
-        layer: Any,
-        key: Any,
-        value: Any,
-        cache: Any,
-        slots: Any,
-        *more: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def _write(self, call: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        _, _, key, value, cache, slots, *_ = args
         self._store(cache, torch.cat((key, value), -1), slots)
         return call()
 
-    def _write_latent(
-        self,
-        call: Callable[[], Any],
-        impl: Any,
-        latent: Any,
-        rope: Any,
-        cache: Any,
-        slots: Any,
-        *more: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def _write_latent(self, call: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        _, latent, rope, cache, slots, *_ = args
         self._store(cache, torch.cat((latent, rope.flatten(1)), -1), slots)
         return call()
 
@@ -174,19 +155,8 @@ class Witness:
             if slot >= 0:
                 known[slot] = key.clone()
 
-    def _attend(
-        self,
-        call: Callable[[], Any],
-        impl: Any,
-        layer: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        cache: Any,
-        meta: Any,
-        *more: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def _attend(self, call: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        impl, _, query, _, _, cache, meta, *_ = args
         output = call()
         if self._forward is not None and meta is not None:
             size = impl.head_size
@@ -215,18 +185,8 @@ class Witness:
             self._rows(starts, lengths, meta.block_table, window, weigh, causal)
         return output
 
-    def _attend_latent(
-        self,
-        call: Callable[[], Any],
-        layer: Any,
-        query: Any,
-        latent: Any,
-        rope: Any,
-        cache: Any,
-        meta: Any,
-        *more: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def _attend_latent(self, call: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        layer, query, _, _, cache, meta, *_ = args
         output = call()
         if self._forward is not None and meta is not None:
             kept = functools.partial(self._lookup, cache, cache.shape[1])

@@ -191,10 +191,8 @@ def test_three_wrong_layers_lead_to_those_of_training_and_ties_are_named(base: V
     (result,) = verdict(trial)
     assert result.change == f'"{AUX_LAYERS}": [2, 3, 5]'
     assert "accept about as much" in result.found and "[1, 4, 5]" in result.found
-    healthy = Runner(bench.teacher, answered, 5).run(
-        base.with_shared_head(bench.facts.head), candidates
-    )
-    assert best_repair(healthy) is None
+    shared = base.with_shared_head(bench.facts.head)
+    assert best_repair(Runner(bench.teacher, answered, 5).run(shared, candidates)) is None
 
 
 LATENT_K, LATENT_LAYERS, PROMPTS = 5, 4, 12
