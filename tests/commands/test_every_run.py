@@ -7,19 +7,15 @@ the commands themselves under `python -W error`.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
 
 import jsonschema
 import pytest
-from support.command import assert_fails, run_command
+from support.command import assert_fails, run_command, run_process, strict_json
 from support.odd_runs import ODD, RECORDED, ROOT
 
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
@@ -32,53 +28,37 @@ VALIDATOR = jsonschema.Draft202012Validator(
     json.loads((ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8"))
 )
 PLAIN = ROOT / "reports" / "gallery" / "traces" / "without"
-Commands = Callable[[Path, Path, Path], list[list[object]]]
+WORSE = "acceptance.mean_length < 0.9 * baseline.acceptance.mean_length"
+RULES = [f"--fail-on={rule}" for rule in ("high", WORSE, "runs_part")]
 
 
-def _reports(run: Path, usual: Path, out: Path) -> list[list[object]]:
-    """`usual` is a run without anything odd."""
-    options = ("--baseline", PLAIN, "--by", "context", "-o", out / "r.html", "--json")
-    return [["analyze", run, usual, *options]]
+def _commands(run: Path, usual: Path, out: Path) -> dict[str, list[list[object]]]:
+    """Return the commands of each kind; `usual` is a run without anything odd."""
+    page = ("-o", out / "r.html", "--json")
+    profile = ("--format", "speculation-profile", "-o", out / "profile.json")
+    return {
+        "analyze": [["analyze", run, usual, "--baseline", PLAIN, "--by", "context", *page]],
+        "compare": [
+            ["compare", usual, run],
+            ["advise", run, usual, "--baseline", PLAIN, "--json"],
+        ],
+        "check": [["check", run, "--baseline", usual, *RULES, "--json"]],
+        "watch": [
+            ["watch", run, "--once"],
+            ["export", run, *profile],
+            ["probe", "status", run, "--json"],
+        ],
+        # Other outputs of what the commands above compute of the same runs.
+        "others": [
+            ["analyze", run, "--baseline", PLAIN, "--format", "markdown", "-o", out / "r.md"],
+            ["compare", run, run, "--json"],
+            ["compare", run, PLAIN, "--json"],
+            ["advise", run],
+        ],
+    }
 
 
-def _comparisons(run: Path, usual: Path, out: Path) -> list[list[object]]:
-    return [
-        ["compare", usual, run],
-        ["advise", run, usual, "--baseline", PLAIN, "--json"],
-    ]
-
-
-def _gates(run: Path, usual: Path, out: Path) -> list[list[object]]:
-    worse = "acceptance.mean_length < 0.9 * baseline.acceptance.mean_length"
-    rules = [word for rule in ("high", worse, "runs_part") for word in ("--fail-on", rule)]
-    return [["check", run, "--baseline", usual, *rules, "--json"]]
-
-
-def _looks(run: Path, usual: Path, out: Path) -> list[list[object]]:
-    return [
-        ["watch", run, "--once"],
-        ["export", run, "--format", "speculation-profile", "-o", out / "profile.json"],
-        ["probe", "status", run, "--json"],
-    ]
-
-
-def _other_outputs(run: Path, usual: Path, out: Path) -> list[list[object]]:
-    """Other outputs of what the commands above compute of the same runs."""
-    return [
-        ["analyze", run, "--baseline", PLAIN, "--format", "markdown", "-o", out / "r.md"],
-        ["compare", run, run, "--json"],
-        ["compare", run, PLAIN, "--json"],
-        ["advise", run],
-    ]
-
-
-COMMANDS: dict[str, Commands] = {
-    "analyze": _reports,
-    "compare": _comparisons,
-    "check": _gates,
-    "watch": _looks,
-    "others": _other_outputs,
-}
+KINDS = _commands(Path(), Path(), Path())
 
 
 @pytest.fixture(scope="module")
@@ -95,17 +75,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return path_of
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
 IN_MAKE_SAME = [name for name in RECORDED if not name.endswith(("drifting", "run-killed"))]
 """Recorded runs whose answers `make same` compares."""
 
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=[pytest.mark.nightly] * (kind == "others")) for kind in COMMANDS],
+    [pytest.param(kind, marks=[pytest.mark.nightly] * (kind == "others")) for kind in KINDS],
 )
 @pytest.mark.parametrize(
     "name",
@@ -124,7 +100,7 @@ def test_every_command_ends_as_it_should(
     if name.startswith("replay") or name.endswith("without"):
         # a rule about acceptance, a probe's run beside it, a second run without speculation
         expected |= {EXIT_USAGE, EXIT_ERROR}
-    for command in COMMANDS[kind](run, usual, tmp_path):
+    for command in _commands(run, usual, tmp_path)[kind]:
         done = run_command(*command)
         code, out, err = done.returncode, done.stdout, done.stderr
         assert code in expected, f"{command}: {err}"
@@ -135,25 +111,11 @@ def test_every_command_ends_as_it_should(
         said = re.sub(r"\\u[0-9a-f]{4}", " ", said)  # JSON's escapes are no digits
         assert not (found := ABSURD.search(said)), f"{command}: {found and found[0]}"
         if "--json" in command and out:
-            for document in _documents(out):
-                VALIDATOR.validate(document)
+            VALIDATOR.validate(strict_json(out))
     for report in tmp_path.glob("*.html"):
-        _strict(report.read_text(encoding="utf-8"))
-
-
-def _documents(out: str) -> list[Any]:
-    """Return the document that was printed, or one for each line of `watch`."""
-    with contextlib.suppress(json.JSONDecodeError):
-        return [json.loads(out, parse_constant=_refuse)]
-    return [json.loads(line, parse_constant=_refuse) for line in out.splitlines()]
-
-
-def _strict(page: str) -> None:
-    """The data inside a report is JSON that every parser reads."""
-    blocks = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        json.loads(block, parse_constant=_refuse)
+        page = report.read_text(encoding="utf-8")
+        blocks = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+        assert blocks and all(map(strict_json, blocks))
 
 
 def test_a_replay_can_be_neither_advised_on_nor_watched(runs: Callable[[str], Path]) -> None:
@@ -170,15 +132,9 @@ def test_a_replay_can_be_neither_advised_on_nor_watched(runs: Callable[[str], Pa
 def test_a_drafter_of_which_nothing_is_accepted_is_advised_off(
     runs: Callable[[str], Path], name: str
 ) -> None:
-    said = run_command("advise", runs(name)).stdout
-    first, second, *_ = said.splitlines()
-    assert first.endswith("K = 0: no --speculative-config")
-    assert "at least" in second
-    assert "keep K" not in said
-    content = json.loads(run_command("advise", runs(name), "--json").stdout)
-    assert content["overall"]["best_k"] == 0
-    assert content["useless"] is True
-    assert content["least_gain"] > 0.5, "the drafter takes more than a third of these steps"
+    first, second, *others = run_command("advise", runs(name)).stdout.splitlines()
+    assert first.endswith("K = 0: no --speculative-config") and "at least" in second
+    assert "keep K" not in "".join(others)
 
 
 @pytest.mark.parametrize(
@@ -224,15 +180,8 @@ def test_under_python_w_error(runs: Callable[[str], Path], tmp_path: Path, name:
         ["advise", run],
         ["watch", run, "--once"],
     ]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "driftscope", *map(str, command)],
-            capture_output=True,
-            text=True,
-            env=environ,
-            check=False,
-            timeout=300,
-        )
+        strict = (sys.executable, "-W", "error", "-m", "driftscope")
+        done = run_process(*strict, *command, timeout_s=300)
         assert done.returncode in (EXIT_OK, EXIT_NO_DATA), done.stderr
         assert "Traceback" not in done.stderr

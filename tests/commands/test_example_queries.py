@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from support.command import run_command
+from support.command import run_command, run_process
 from support.distributions import CHECKOUT, PROJECTS, SOURCES
 from support.prometheus import promtool, tool
 from support.runs import Spec, write_run
@@ -45,8 +44,7 @@ RUNS = {
 @pytest.fixture(scope="module")
 def queries() -> ModuleType:
     spec = importlib.util.spec_from_file_location("queries", FOLDER / "queries.py")
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -54,8 +52,7 @@ def queries() -> ModuleType:
 
 def _expected(run: RunSummary) -> dict[str, list[object]]:
     labels = sorted(run.groups.label, key=lambda group: group.name)
-    assert run.hidden.fed_rms is not None
-    assert run.attention.self_mass is not None
+    assert run.hidden.fed_rms is not None and run.attention.self_mass is not None
     return {
         "acceptance": list(run.acceptance.marginal),
         "by_label": [group.mean_length for group in labels],
@@ -85,16 +82,8 @@ def test_the_script_runs_as_written(tmp_path: Path) -> None:
     bin_.mkdir()
     (bin_ / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error "$@"\n')
     (bin_ / "python3").chmod(0o755)
-    environ = {**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        [str(FOLDER / "run.sh")],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    path = f"{bin_}{os.pathsep}{os.environ['PATH']}"
+    done = run_process(FOLDER / "run.sh", cwd=tmp_path, PATH=path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("DuckDB:") == done.stdout.count("pandas:") == 5
 
@@ -109,10 +98,10 @@ SHARED = "/monitoring"
 def services() -> dict[str, Any]:
     compose = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())
     found: dict[str, Any] = compose["services"]
-    for service in found.values():
-        for volume in service.get("volumes", ()):
-            source = volume.partition(":")[0]
-            assert source.startswith((".", "$")) or source in compose["volumes"]
+    sources = [v.split(":")[0] for s in found.values() for v in s.get("volumes", ())]
+    assert {source for source in sources if source[0] not in ".$"} <= compose["volumes"].keys()
+    files = [EXAMPLE / source for source in sources if source.startswith("./")]
+    assert files and all(file.exists() for file in files)
     return found
 
 
@@ -124,14 +113,6 @@ def test_every_service_has_an_image_by_version_or_is_built_here(services: dict[s
             assert (CHECKOUT / built["dockerfile"]) == EXAMPLE / "Dockerfile"
         else:
             assert re.search(r":v?\d+\.\d+", service["image"]), name
-
-
-def test_every_file_that_is_mounted_exists(services: dict[str, Any]) -> None:
-    sources = [v.split(":")[0] for s in services.values() for v in s.get("volumes", ())]
-    files = [source for source in sources if source.startswith("./")]
-    assert files
-    for source in files:
-        assert (EXAMPLE / source).exists(), source
 
 
 def test_what_is_read_is_what_is_written(services: dict[str, Any]) -> None:
@@ -146,13 +127,10 @@ def test_what_is_read_is_what_is_written(services: dict[str, Any]) -> None:
         assert "dashboards" in services[name]["depends_on"]
 
 
-def test_the_image_gets_what_the_wheels_are_built_from() -> None:
+def test_the_image_builds_every_project_and_installs_both_halves() -> None:
     lines = (EXAMPLE / "Dockerfile.dockerignore").read_text().splitlines()
     assert tuple(line[1:] for line in lines if line.startswith("!")) == SOURCES
     assert "*" in lines
-
-
-def test_the_image_builds_every_project_and_installs_both_halves() -> None:
     text = (EXAMPLE / "Dockerfile").read_text()
     (projects,) = re.findall(r"for project in (.*?);", text)
     assert set(projects.split()) == set(PROJECTS.values())
@@ -161,13 +139,15 @@ def test_the_image_builds_every_project_and_installs_both_halves() -> None:
     assert 'ENTRYPOINT ["driftscope"]' in text and "USER 1000:1000" in text
 
 
-def test_the_readme_lists_every_file() -> None:
-    readme = (EXAMPLE / "README.md").read_text()
-    for path in EXAMPLE.iterdir():
-        assert path.name == "README.md" or f"`{path.name}" in readme, path.name
-
-
 MONITORING = CHECKOUT / "examples" / "monitoring"
+
+
+@pytest.mark.parametrize("folder", [EXAMPLE, MONITORING])
+def test_the_readme_lists_every_file(folder: Path) -> None:
+    readme = (folder / "README.md").read_text()
+    for path in folder.iterdir():
+        assert path.name == "README.md" or f"`{path.name}" in readme, path.name
+    assert all(yaml.safe_load(path.read_text()) for path in folder.rglob("*.y*ml"))
 
 
 MOUNTED = "/etc/prometheus/rules/driftscope.rules.yml"
@@ -193,17 +173,8 @@ def test_prometheus_accepts_its_configuration(tmp_path: Path, file: Path, rules:
 @pytest.mark.process
 @pytest.mark.prometheus
 def test_alertmanager_accepts_its_configuration() -> None:
-    command = [tool("amtool"), "check-config", str(MONITORING / "alertmanager.yml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_process(tool("amtool"), "check-config", MONITORING / "alertmanager.yml")
     assert done.returncode == 0 and "SUCCESS" in done.stdout, done.stdout + done.stderr
-
-
-def test_every_file_of_the_example_is_yaml_and_is_listed() -> None:
-    readme = (MONITORING / "README.md").read_text()
-    for path in MONITORING.rglob("*.y*ml"):
-        assert yaml.safe_load(path.read_text())
-        listed = path.relative_to(MONITORING).parts[0]
-        assert f"`{listed}" in readme, listed
 
 
 def test_the_collector_s_pipelines_name_what_there_is() -> None:
@@ -221,16 +192,19 @@ def test_no_service_is_open_to_other_machines(services: dict[str, Any]) -> None:
     assert "--prometheus 0.0.0.0:9464" in (MONITORING / "README.md").read_text()
 
 
+KUBERNETES = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+
+
+def _yaml_of_kubernetes() -> list[Any]:
+    return list(map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", KUBERNETES, re.DOTALL)))
+
+
 def test_the_page_on_kubernetes_names_what_there_is() -> None:
-    page, settings = (
-        (CHECKOUT / "docs" / name).read_text() for name in ("kubernetes.md", "configuration.md")
-    )
-    values, monitor, sidecar = map(
-        yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    )
+    settings = (CHECKOUT / "docs" / "configuration.md").read_text()
+    values, monitor, sidecar = _yaml_of_kubernetes()
     (model,) = values["servingEngineSpec"]["modelSpec"]
     given = {entry["name"]: entry["value"] for entry in model["env"]}
-    for name in re.findall(r"DRIFTSCOPE_\w+", page):
+    for name in re.findall(r"DRIFTSCOPE_\w+", KUBERNETES):
         assert f"`{name}`" in settings, name
     (mount,) = model["extraVolumeMounts"]
     assert given["DRIFTSCOPE_TRACE"].startswith(mount["mountPath"])
@@ -246,15 +220,14 @@ def test_the_page_on_kubernetes_names_what_there_is() -> None:
 
 @pytest.mark.process
 def test_the_sidecar_of_the_page_exports_a_run_that_analyze_reads(tmp_path: Path) -> None:
-    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
-    sidecar = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[-1])[0]
+    *_, (sidecar,) = _yaml_of_kubernetes()
     (script,) = sidecar["args"]
     write_run(tmp_path / "runs" / "one", Spec())
     script = script.replace("/driftscope/", f"{tmp_path}/runs/").replace("sleep 300", "exit")
     script = script.replace("s3://fleet/rollups", f"{tmp_path}/store")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "POD_NAME": "pod-7"}
-    subprocess.run([*sidecar["command"], script], env=environ, check=True, capture_output=True)
+    made = run_process(*sidecar["command"], script, PATH=path, POD_NAME="pod-7")
+    assert made.returncode == 0, made.stderr
     (day,) = (tmp_path / "store").iterdir()
     done = run_command("analyze", day, "-o", tmp_path / "report.html")
     assert done.returncode == 0, done.stderr
@@ -264,11 +237,8 @@ def test_the_sidecar_of_the_page_exports_a_run_that_analyze_reads(tmp_path: Path
 @pytest.mark.process
 def test_the_rules_fit_a_manifest_by_the_page_s_own_command(tmp_path: Path) -> None:
     shutil.copytree(FILES, tmp_path / "monitoring")
-    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
-    (command,) = re.findall(r"\{ printf.*?(?= \| kubectl)", page, re.DOTALL)
-    made = subprocess.run(
-        ["bash", "-ec", command], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    (command,) = re.findall(r"\{ printf.*?(?= \| kubectl)", KUBERNETES, re.DOTALL)
+    made = run_process("bash", "-ec", command, cwd=tmp_path)
     manifest = yaml.safe_load(made.stdout)
     assert manifest["kind"] == "PrometheusRule"
     assert manifest["spec"] == yaml.safe_load((FILES / RULES).read_text())

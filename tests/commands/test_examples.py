@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.sent_and_recorded import assert_alike
+from support.command import run_process
 
-from driftscope.trace.reader import read_trace
+from driftscope.analysis.replays import external_id
+from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import Ended
 
 pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
@@ -32,34 +32,34 @@ def _run(name: str, folder: Path, limit: int) -> Path:
         path = bin_ / command
         path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {call} "$@"\n')
         path.chmod(0o755)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
     environ = {
-        **kept,
         "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
-        "NO_COLOR": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
         "OUT": str(folder / "out"),
         "LIMIT": str(limit),
         "VLLM_CPU_OMP_THREADS_BIND": str(min(os.sched_getaffinity(0))),
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
-    done = subprocess.run(
-        [str(EXAMPLES / name / "run.sh")],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
+    done = run_process(EXAMPLES / name / "run.sh", cwd=folder, timeout_s=800, **environ)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return folder / "out"
 
 
-def _report(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
+def _assert_alike(client: Trace, server: Trace, suite: str) -> int:
+    """Assert that every request was answered, and that both runs have the same label and the same
+    accepted tokens of it, round by round; return the number of requests."""
+    rows = client.client.to_pylist()
+    assert {row["ended"] for row in rows} == {Ended.ANSWERED}
+    labels = server.request.select(["request", "label"]).to_pylist()
+    label_of = {external_id(row["request"]): row["label"] for row in labels}
+    accepted: defaultdict[str, list[int]] = defaultdict(list)
+    for row in server.verify.sort_by("step").to_pylist():
+        if row["verified"]:
+            accepted[external_id(row["request"])].append(row["accepted"])
+    for row in rows:
+        assert label_of[row["response"]] == f"replay/{suite}/{row['condition']}"
+        assert accepted.get(row["response"], []) == (row["accepted"] or [])
+    return len(rows)
 
 
 def test_every_example_is_listed_and_can_be_run() -> None:
@@ -77,8 +77,8 @@ def test_template_change(tmp_path: Path) -> None:
     """Also that sender and probe tell the same of every request, round by round."""
     out = _run("template-change", tmp_path, 6) / "pays"
     client, server = (read_trace(out / "EAGLE-3" / name) for name in ("client", "server"))
-    assert assert_alike(client, server, "template") == 8 * 6 + 4
-    report = _report(out / "report.json")
+    assert _assert_alike(client, server, "template") == 8 * 6 + 4
+    report = json.loads((out / "report.json").read_text())
     _, replay = report["replays"]
     assert replay["joined"] == 48 and replay["outside_s"] > 0
     assert len(replay["conditions"]) == 8
@@ -89,7 +89,7 @@ def test_template_change(tmp_path: Path) -> None:
 @slow
 def test_adopt_eagle31(tmp_path: Path) -> None:
     out = _run("adopt-eagle31", tmp_path, 12) / "pays"
-    report = _report(out / "report.json")
+    report = json.loads((out / "report.json").read_text())
     assert [run["label"] for run in report["runs"]] == ["EAGLE-3", "EAGLE-3.1"]
     plain = report["replays"][0]
     assert plain["label"] == "no speculation (client)"
@@ -100,7 +100,8 @@ def test_adopt_eagle31(tmp_path: Path) -> None:
 
 @slow
 def test_choose_k(tmp_path: Path) -> None:
-    report = _report(_run("choose-k", tmp_path, 6) / "pays" / "report.json")
+    out = _run("choose-k", tmp_path, 6) / "pays"
+    report = json.loads((out / "report.json").read_text())
     assert [run["k"] for run in report["runs"]] == [2, 4, 8]
     lengths = [run["acceptance"]["mean_length"] for run in report["runs"]]
     assert lengths == sorted(lengths), "a longer draft is accepted at least as far"

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from support.checkpoints import TARGET, changed
-from support.command import run_command
+from support.command import assert_fails, run_command
 from support.inspections import inspection_document
 from support.runs import Spec, write_run
 
@@ -43,11 +43,20 @@ def test_a_shipped_drafter_passes_even_strictly() -> None:
 
 
 def test_an_error_exits_with_3_and_names_the_line_to_change(tmp_path: Path) -> None:
+    """Also in its JSON document and its page."""
     path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
-    done = _inspect(path, "--target", TARGET, "--files-only")
+    page, asked = tmp_path / "report.html", (path, "--target", TARGET, "--files-only")
+    done = _inspect(*asked)
     assert done.returncode == EXIT_GATE_FAILED
     assert 'change: "fc_norm": true' in done.stdout
     assert "No mistake" not in done.stdout
+    done = _inspect(*asked, "--json", "-o", page)
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of(INSPECTION))
+    assert document["exit_code"] == done.returncode == EXIT_GATE_FAILED
+    assert document["results"][0]["id"] == "fc_norm_unused"
+    assert done.stderr == f"written: {page}\n"
+    assert document["results"][0]["title"] in page.read_text(encoding="utf-8")
 
 
 def test_a_warning_exits_with_3_only_strictly(tmp_path: Path) -> None:
@@ -57,22 +66,10 @@ def test_a_warning_exits_with_3_only_strictly(tmp_path: Path) -> None:
     assert _inspect(*arguments, "--strict").returncode == EXIT_GATE_FAILED
 
 
-def test_the_json_document_follows_its_schema(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
-    done = _inspect(path, "--target", TARGET, "--files-only", "--json")
-    document = json.loads(done.stdout)
-    jsonschema.validate(document, schema_of(INSPECTION))
-    assert document["exit_code"] == done.returncode == EXIT_GATE_FAILED
-    assert document["results"][0]["id"] == "fc_norm_unused"
-
-
 def test_a_damaged_checkpoint_is_one_line_without_traceback(tmp_path: Path) -> None:
     path = changed(tmp_path / "a")
     (path / "model.safetensors").write_bytes(b"\x80\x02")
-    done = _inspect(path)
-    assert done.returncode == EXIT_ERROR
-    assert done.stderr.startswith("driftscope: error: ")
-    assert done.stderr.count("\n") == 1
+    assert_fails(_inspect(path), EXIT_ERROR)
 
 
 def test_a_pickle_with_code_is_one_line_that_names_what_it_asks_for(tmp_path: Path) -> None:
@@ -81,11 +78,8 @@ def test_a_pickle_with_code_is_one_line_that_names_what_it_asks_for(tmp_path: Pa
     # Protocol 0: call os.system with one text.
     code = f"cposix\nsystem\n(S'touch {touched}'\ntR."
     (path / "pytorch_model.bin").write_bytes(code.encode())
-    refused, allowed = _inspect(path), _inspect(path, "--allow-pickle")
-    assert refused.returncode == allowed.returncode == EXIT_ERROR
-    assert "--allow-pickle" in refused.stderr
-    assert "posix.system" in allowed.stderr
-    assert refused.stderr.count("\n") == allowed.stderr.count("\n") == 1
+    assert_fails(_inspect(path), EXIT_ERROR, "--allow-pickle")
+    assert_fails(_inspect(path, "--allow-pickle"), EXIT_ERROR, "posix.system")
     assert not touched.exists()
 
 
@@ -113,9 +107,7 @@ def test_models_that_were_to_be_run_and_could_not_be_are_no_pass(tmp_path: Path)
 
 @pytest.mark.parametrize("option", [("--write-config", "config.json"), ("--expected-length", 4)])
 def test_what_needs_a_run_is_refused_without_one(option: tuple[object, ...]) -> None:
-    done = _inspect(trio_path() / "eagle31", *option)
-    assert done.returncode == EXIT_USAGE
-    assert "--target" in done.stderr
+    assert_fails(_inspect(trio_path() / "eagle31", *option), EXIT_USAGE, "--target")
 
 
 @pytest.mark.slow
@@ -126,15 +118,6 @@ def test_only_a_length_to_compare_with_makes_a_drafter_sound() -> None:
     for length, code, answer in ((3, EXIT_OK, Soundness.SOUND), (8, 3, Soundness.UNEXPLAINED)):
         done = _inspect(*arguments, "--expected-length", length, "--json")
         assert (done.returncode, json.loads(done.stdout)["answer"]) == (code, answer)
-
-
-def test_a_page_is_written_beside_the_table_and_its_place_is_told(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
-    page = tmp_path / "report.html"
-    done = _inspect(path, "--target", TARGET, "--files-only", "--json", "-o", page)
-    assert done.returncode == EXIT_GATE_FAILED
-    assert done.stderr == f"written: {page}\n"
-    assert json.loads(done.stdout)["results"][0]["title"] in page.read_text(encoding="utf-8")
 
 
 def test_a_run_that_accepts_less_than_the_inspection_is_named(tmp_path: Path) -> None:
@@ -163,8 +146,8 @@ def test_a_repair_is_named_and_written_with_the_document_that_the_schema_describ
     assert json.loads(written.read_text())["norm_output"] is True
 
 
-def _interrupted(after: str, drafter: Path, page: Path) -> tuple[dict[str, Any], str]:
-    """Press Ctrl-C once a line on stderr holds `after`; return the document and stderr."""
+def _interrupted(after: str, drafter: Path, page: Path) -> dict[str, Any]:
+    """Press Ctrl-C once a line on stderr holds `after`; return the document."""
     command = [
         *(sys.executable, "-m", "driftscope", "inspect", str(drafter), "--target", str(TARGET)),
         *("--prompts", "trio", "--limit", "8", "--json", "-o", str(page)),
@@ -192,14 +175,14 @@ def _interrupted(after: str, drafter: Path, page: Path) -> tuple[dict[str, Any],
     jsonschema.validate(document, schema_of(INSPECTION))
     assert document["stopped"] and document["exit_code"] == EXIT_INTERRUPTED
     assert f"written: {page}\n" in said
-    return document, said
+    return document
 
 
 @pytest.mark.process
 @pytest.mark.slow
 def test_ctrl_c_leaves_what_was_measured_in_every_output(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    document, _ = _interrupted("repairs follow", trio_path() / "eagle31", page)
+    document = _interrupted("repairs follow", trio_path() / "eagle31", page)
     trial = document["trial"]
     assert trial["prompts"] == 8
     assert trial["acceptance"]["mean_length"] > 3
@@ -215,7 +198,7 @@ def test_ctrl_c_leaves_what_was_measured_in_every_output(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_ctrl_c_before_the_drafter_is_measured_leaves_the_checks_of_files(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
-    document, _ = _interrupted("loading the target", path, tmp_path / "page.html")
+    document = _interrupted("loading the target", path, tmp_path / "page.html")
     assert document["trial"] is None
     notes = {result["id"]: result["found"] for result in document["results"]}
     assert notes["not_run"] == "stopped by Ctrl-C before the drafter was measured"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import os
 import re
-from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
-from support.doc_pages import filled
+from support.doc_pages import field_docstrings, filled
 from typer.main import get_command
 
 import driftscope
@@ -27,6 +23,7 @@ DOCS = ROOT / "docs"
 SETTINGS = (DOCS / "configuration.md").read_text(encoding="utf-8")
 PAGES = sorted([*DOCS.rglob("*.md"), *(DOCS / "runbooks").glob("*.md")])
 """Pages of the site; docs/runbooks is a link to the folder that `driftscope dashboards` copies."""
+EVERY = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 README_LINES = 150
 """Longest README, in lines, that a newcomer reads in three minutes."""
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -99,7 +96,7 @@ def _commands() -> set[str]:
 def test_every_target_of_make_that_is_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
+    for page in EVERY:
         text = page.read_text(encoding="utf-8")
         named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE))
         assert named <= targets, page
@@ -107,7 +104,7 @@ def test_every_target_of_make_that_is_named_exists() -> None:
 
 def test_every_command_that_is_shown_exists() -> None:
     known = _commands()
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES):
+    for page in EVERY:
         text = page.read_text(encoding="utf-8")
         code = "\n".join([*_FENCE.findall(text), *re.findall(r"`[^`]+`", _FENCE.sub("", text))])
         shown = set(re.findall(r"(?:^`?|/)driftscope ([a-z]+)", code, re.MULTILINE))
@@ -126,23 +123,11 @@ def test_the_example_of_the_readme_is_what_analyze_finds() -> None:
     assert finding.advice.startswith(words.partition("-> ")[2])
 
 
-def _meanings(module: ModuleType) -> dict[str, str]:
-    """Return the docstring below each assignment of a module and its classes, in one line."""
-    texts = {}
-    for scope in ast.walk(ast.parse(inspect.getsource(module))):
-        if isinstance(scope, ast.Module | ast.ClassDef):
-            for statement, text in pairwise(scope.body):
-                if isinstance(statement, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
-                    name = ast.unparse(statement).partition("=")[0].partition(":")[0].strip()
-                    texts[name] = " ".join(str(ast.literal_eval(text.value)).split())
-    return texts
-
-
 def test_the_page_of_settings_has_every_variable_with_its_meaning() -> None:
     shown = dict(re.findall(r"^\| `DRIFTSCOPE_(\w+)` \| (.*) \| [^|]+ \|$", SETTINGS, re.MULTILINE))
     others = {"DISABLE", "STRICT"}
     assert set(shown) == {name.upper() for name in probe_settings.NAMES} - {"TEST_RAISE"} | others
-    fields, exports = _meanings(probe_settings), _meanings(telemetry_settings)
+    fields, exports = field_docstrings(probe_settings), field_docstrings(telemetry_settings)
     for name, meaning in shown.items():
         if name not in others:
             assert f"{meaning}." == fields.get(name.lower()) or f"{meaning}." == exports[name]
@@ -174,7 +159,7 @@ _PLACE = re.compile(r"`((?:driftscope|probes|reports|lab|tests|benchmarks|exampl
 
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES],
+    EVERY,
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_every_path_that_is_named_exists(page: Path) -> None:

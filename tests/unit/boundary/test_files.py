@@ -15,11 +15,12 @@ import sys
 import threading
 import unicodedata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.command import strict_json
 from support.hostile.texts import TEXTS
 from support.waiting import no_hang
 
@@ -42,27 +43,25 @@ from driftscope.errors import UsageError
 
 
 def test_a_file_beyond_its_bound_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 100)
-    assert read_bytes(path, limit=100) == b"x" * 100
-    path.write_bytes(b"x" * 101)
+    (tmp_path / "file").write_bytes(b"x" * 101)
+    assert read_bytes(tmp_path / "file", limit=101) == b"x" * 101
     with pytest.raises(UnfitFileError, match="larger than 100 bytes"):
-        read_bytes(path, limit=100)
+        read_bytes(tmp_path / "file", limit=100)
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     """A pipe too, whose other end is not waited for."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UnfitFileError, match="is a named pipe, not a regular file"):
-        read_bytes(tmp_path / "pipe")
-    with pytest.raises(UnfitFileError, match="is a device"):
-        read_bytes("/dev/zero")
-    with pytest.raises(UnfitFileError, match="is a directory"):
-        read_bytes(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
-        with pytest.raises(UnfitFileError, match="is a socket"):
-            read_bytes(tmp_path / "s")
+        for path, words in (
+            (tmp_path / "pipe", "is a named pipe, not a regular file"),
+            (Path("/dev/zero"), "is a device"),
+            (tmp_path, "is a directory"),
+            (tmp_path / "s", "is a socket"),
+        ):
+            with pytest.raises(UnfitFileError, match=words):
+                read_bytes(path)
 
 
 def test_a_link_is_followed_only_where_that_is_safe(tmp_path: Path) -> None:
@@ -81,7 +80,11 @@ def test_json_nested_too_deep_is_refused(tmp_path: Path) -> None:
     assert parse_json(deep[1:-1]) is not None
 
 
-def test_what_is_no_json_number_reads_as_null() -> None:
+def test_what_is_no_json_number_reads_as_null(tmp_path: Path) -> None:
+    """What is no UTF-8 is an error."""
+    (tmp_path / "file").write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(ValueError):
+        read_json(tmp_path / "file")
     assert parse_json('{"a": NaN, "b": [-Infinity]}') == {"a": None, "b": [None]}
 
 
@@ -92,31 +95,14 @@ def test_every_text_that_is_read_can_be_written(text: str) -> None:
     encodable(text).encode()
 
 
-def test_a_file_that_is_no_utf8_is_a_value_error(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b'{"a": "\xff"}')
-    with pytest.raises(ValueError):
-        read_json(path)
-
-
-def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    write_file(path, b"first")
-    write_file(path, b"second")
-    assert path.read_bytes() == b"second"
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "target").write_bytes(b"old")
-    (tmp_path / "link").symlink_to("target")
-    write_file(tmp_path / "link", b"new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "target").read_bytes() == b"new"
+    """A link is followed, and stays a link."""
+    path, link = tmp_path / "report.html", tmp_path / "link"
+    link.symlink_to("report.html")
+    for written in (path, path, link):
+        write_file(written, bytes(written))
+        assert path.read_bytes() == bytes(written)
+    assert link.is_symlink() and set(tmp_path.iterdir()) == {path, link}
 
 
 def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
@@ -126,8 +112,7 @@ def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
     reader.start()
     write_file(pipe, b"content")
     reader.join(10)
-    assert read == [b"content"]
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert read == [b"content"] and stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser makes devices")
@@ -159,22 +144,19 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
 
 def test_a_new_file_is_the_owners_and_never_through_a_link(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
+    """And a directory."""
+    victim, folder = tmp_path / "victim", tmp_path / "runs" / "one"
     victim.write_bytes(b"mine")
     (tmp_path / "planted").symlink_to("victim")
     with pytest.raises(FileExistsError):
         create_file(tmp_path / "planted")
     os.close(create_file(tmp_path / "new"))
-    assert (victim.read_bytes(), mode_of(tmp_path / "new")) == (b"mine", 0o600)
-
-
-def test_a_directory_is_the_owners(tmp_path: Path) -> None:
-    make_private_directory(tmp_path / "runs" / "one")
-    make_private_directory(tmp_path / "runs" / "one")
-    assert mode_of(tmp_path / "runs" / "one") == 0o700
-    (tmp_path / "file").touch()
+    for _ in range(2):
+        make_private_directory(folder)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new", folder)]
+    assert (victim.read_bytes(), modes) == (b"mine", [0o600, 0o700])
     with pytest.raises(NotADirectoryError):
-        make_private_directory(tmp_path / "file")
+        make_private_directory(victim)
 
 
 def test_every_byte_is_written_though_a_pipe_takes_few_at_a_time() -> None:
@@ -199,7 +181,6 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from driftscope.boundary.files import locked
-from support.waiting import no_hang
 with locked(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)
@@ -209,13 +190,8 @@ with locked(Path(sys.argv[1])):
 @pytest.mark.process
 def test_another_process_waits_and_a_killed_one_lets_go(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with holder:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
         with no_hang(), pytest.raises(TimeoutError, match="long"), locked(tmp_path, 0.2):
             pass
@@ -247,21 +223,15 @@ VALUES = st.recursive(
 )
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
 @given(VALUES)
 def test_what_is_written_a_strict_parser_reads(value: Any) -> None:
-    read = json.loads(dumps(value), parse_constant=_refuse)
-    assert read == finite(value)
+    assert strict_json(dumps(value)) == finite(value)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_no_finite_number_is_null(number: float) -> None:
-    assert dumps({"a": [number, 1.5], "b": (number,)}, sort_keys=True) == (
-        '{"a": [null, 1.5], "b": [null]}'
-    )
+    written = dumps({"a": [number, 1.5], "b": (number,)}, sort_keys=True)
+    assert written == '{"a": [null, 1.5], "b": [null]}'
 
 
 def test_everything_goes_through_here() -> None:
@@ -277,21 +247,15 @@ def test_everything_goes_through_here() -> None:
 def test_no_text_steers_a_terminal(text: str) -> None:
     found = shown(text)
     found.encode("utf-8")
-    assert not [sign for sign in found if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp")]
-    assert not [
-        sign
-        for sign in found
-        if unicodedata.bidirectional(sign)
-        in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
-    ]
+    steering = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    steering |= {"Cc", "Cs", "Zl", "Zp"}
+    for sign in found:
+        assert not {unicodedata.category(sign), unicodedata.bidirectional(sign)} & steering
 
 
-def test_what_was_there_can_be_read() -> None:
+def test_what_was_there_can_be_read_what_cannot_be_seen_is_shown_and_joiners_stay() -> None:
     assert shown("a\x1b[2J\x00\x9b\x7f") == r"a\x1b[2J\x00\x9b\x7f"
     assert shown("\u202efdp.exe\ud800\u061c\u200f") == r"\u202efdp.exe\ud800\u061c\u200f"
-
-
-def test_what_cannot_be_seen_is_shown_and_joiners_stay() -> None:
     assert shown("run\u200b\ufeff\xad\U000e0041") == r"run\u200b\ufeff\xad\U000e0041"
     assert shown("👩\u200d🔬 می\u200cخواهم") == "👩\u200d🔬 می\u200cخواهم"
 
@@ -341,9 +305,8 @@ def test_no_secret_is_left(before: str, secret: str, after: str) -> None:
 
 def test_a_key_comes_from_the_environment() -> None:
     assert key_from("MINE", {"MINE": f"{KEY}\n"}) == KEY
-    with pytest.raises(
-        UsageError, match="MINE: --api-key-env names this environment variable, but it is not set"
-    ):
+    words = "MINE: --api-key-env names this environment variable, but it is not set"
+    with pytest.raises(UsageError, match=words):
         key_from("MINE", {})
     for value in ("two words", "caf\xe9", "a\x00b"):
         with pytest.raises(UsageError) as caught:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.hostile.server import Asked, Peer, Server, hostile_server
+from support.hostile.server import Asked, Peer, Server, hostile_server, page_of
 from support.hostile.texts import TEXTS
 from support.waiting import no_hang, until
 
@@ -103,14 +103,6 @@ pytestmark = pytest.mark.process
 LIMITS = AnswerLimits(seconds=0.6, octets=100_000)
 
 
-def _fits(peer: Peer, asked: Asked) -> None:
-    peer.answer("x" * LIMITS.octets)
-
-
-def _does_not_fit(peer: Peer, asked: Asked) -> None:
-    peer.answer("x" * (LIMITS.octets + 1))
-
-
 def _moved(peer: Peer, asked: Asked) -> None:
     if asked.path == "/new":
         peer.answer("here")
@@ -124,9 +116,8 @@ def _echoes(peer: Peer, asked: Asked) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with hostile_server(
-        fits=_fits, moved=_moved, echoes=_echoes, **{"does-not-fit": _does_not_fit}
-    ) as made:
+    fits, larger = (page_of("x" * octets) for octets in (LIMITS.octets, LIMITS.octets + 1))
+    with hostile_server(fits=fits, larger=larger, moved=_moved, echoes=_echoes) as made:
         yield made
 
 
@@ -138,7 +129,7 @@ def test_an_answer(server: Server) -> None:
     assert found.status == 404 and server.asked[-1].method == "POST"
 
 
-@pytest.mark.parametrize("behaviour", ["does-not-fit", "endless"])
+@pytest.mark.parametrize("behaviour", ["larger", "endless"])
 def test_the_size_of_an_answer_is_bounded(server: Server, behaviour: str) -> None:
     assert len(ask(server.url("fits"), LIMITS).content) == LIMITS.octets
     with pytest.raises(PeerError, match="the answer is larger than 100,000 bytes"):

@@ -27,31 +27,6 @@ from driftscope.telemetry.watch import View, view
 from driftscope.trace.reader import read_trace
 
 
-def _process(text: str) -> dict[str, Any]:
-    return {
-        "source": text,
-        "closed": False,
-        "answered": False,
-        "rows": {},
-        "dropped": {},
-        "errors": {text: 1},
-        "first_error": text,
-        "control": {"labels": [text]},
-    }
-
-
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("as_json", [False, True])
-def test_nothing_steers_the_terminal(
-    capsys: pytest.CaptureFixture[str], text: str, as_json: bool
-) -> None:
-    show(Path("run"), [_process(text)], as_json=as_json)
-    out, err = capsys.readouterr()
-    for line in [*out.splitlines(), *err.splitlines()]:
-        assert line.isprintable(), line
-    assert err.count("\n") == 2
-
-
 def _worker(**control: Any) -> dict[str, Any]:
     return {
         "source": "worker0-14423",
@@ -64,6 +39,19 @@ def _worker(**control: Any) -> dict[str, Any]:
         "errors": {},
         "control": {"budget": 0.01, "labels": [], **control},
     }
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nothing_steers_the_terminal(
+    capsys: pytest.CaptureFixture[str], text: str, as_json: bool
+) -> None:
+    odd = {"source": text, "answered": False, "errors": {text: 1}, "first_error": text}
+    show(Path("run"), [{**_worker(labels=[text]), **odd}], as_json=as_json)
+    out, err = capsys.readouterr()
+    for line in [*out.splitlines(), *err.splitlines()]:
+        assert line.isprintable(), line
+    assert err.count("\n") == 2
 
 
 def test_nothing_is_cut_at_80_columns(
@@ -87,14 +75,17 @@ def test_a_selection_of_requests_has_its_column(
     assert row[head.index("requests") :].startswith("chat")
 
 
-def _view(rounds: int = 677, chains: int = 0, **gauges: Any) -> View:
+def _tally(k: int = 8, rounds: int = 677, **gauges: Any) -> Tally:
     tally = Tally()
-    tally.set(i.CONFIGURED_K, 8)
+    tally.set(i.CONFIGURED_K, k)
     tally.add(i.ROUNDS, rounds)
-    tally.add(i.CHAINS, chains)
     for name, value in gauges.items():
         tally.set({"rate": i.RATE, "up": i.UP}[name], value, source="worker0")
-    return view(tally.snapshot())
+    return tally
+
+
+def _view(**gauges: Any) -> View:
+    return view(_tally(**gauges).snapshot())
 
 
 MORE = "; to record more:\n  driftscope probe set"
@@ -115,21 +106,15 @@ def test_why_there_are_no_chains(target: str, seen: View, budget: float | None, 
     assert "\n".join(why_no_chains(target, seen, budget)) == f"0 chains: {text}"
 
 
-def test_a_probe_that_is_down() -> None:
+def test_a_probe_that_is_down_a_run_that_has_ended_and_a_path_as_one_types_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tally = Tally()
     tally.set(i.UP, 0, source="engine0", reason="directory")
     (line,) = why_no_chains("http://host:9464", view(tally.snapshot()), None)
     assert line == "nothing is recorded (reason: directory); the server's log says why"
-
-
-def test_a_run_that_has_ended_cannot_be_changed() -> None:
     lines = why_no_chains("runs/a", _view(rate=0.002), 0.01, over=True)
     assert lines[-1] == "  --every 4, an option of driftscope serve"
-
-
-def test_a_path_inside_the_working_directory_is_given_as_one_types_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
     lines = why_no_chains(str(tmp_path / "run"), _view(rate=0.002), 0.01)
     assert lines[1] == "  driftscope probe set run --every 4"
@@ -139,18 +124,49 @@ def test_a_path_inside_the_working_directory_is_given_as_one_types_it(
 @pytest.mark.parametrize("budget", [None, 0.005, 0.01])
 def test_every_line_fits(rate: float | None, budget: float | None) -> None:
     gauges = {} if rate is None else {"rate": rate}
-    console = Console(file=io.StringIO(), width=WIDTH, highlight=False)
-    shown = _view(rounds=1_234_567, **gauges)
-    name = "driftscope-runs/20261124-120000"
-    console.print(screen(name, shown, span="last 60 s", state="recording", budget=budget))
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    tally = _tally(rounds=1_234_567, **gauges)
+    lines = _printed("driftscope-runs/20261124-120000", tally, budget)
     assert max(map(len, lines)) <= WIDTH
     assert any(line.startswith("0 chains: ") for line in lines)
 
 
-def test_drift_is_shown_once_there_are_enough_chains() -> None:
+def _printed(target: str, tally: Tally, budget: float | None = None) -> list[str]:
+    console = Console(file=io.StringIO(), width=WIDTH, highlight=False)
+    seen = view(tally.snapshot())
+    console.print(screen(target, seen, span="since the start", state="recording", budget=budget))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_no_reason_steers_the_terminal(text: str) -> None:
     tally = Tally()
-    tally.set(i.CONFIGURED_K, 2)
+    tally.add(i.UNDRAFTED_STEPS, 1, reason=text)
+    assert all(line.isprintable() for line in _printed(f"runs/{text}", tally))
+
+
+def test_a_screen_of_odd_figures() -> None:
+    """A rate above one draws no longer bar, and every reason for a missing draft is named."""
+    tally = _tally(k=1, rounds=1)
+    reasons = ("k_zero", "preempted", "structured_output", "token_budget")
+    for reason in reasons:
+        tally.add(i.UNDRAFTED_STEPS, 1, reason=reason)
+    text = " ".join(_printed("runs/a", tally))
+    assert "…" not in text and all(f"{reason} " in text for reason in reasons)
+    tally.add(i.REACHED, 1e15, depth=1)
+    assert max(line.count("█") for line in _printed("runs/a", tally)) == 10
+
+
+@pytest.mark.parametrize(("verified", "said"), [(677 * 8, False), (677 * 5, True)])
+def test_drafts_that_are_shorter_than_k_are_said_to_be(verified: int, said: bool) -> None:
+    tally = _tally()
+    tally.add(i.VERIFIED, verified)
+    tally.add(i.ACCEPTED, 900)
+    found = "a round verified 5.0 draft tokens of K = 8" in "\n".join(_printed("run", tally))
+    assert found is said
+
+
+def test_drift_is_shown_once_there_are_enough_chains() -> None:
+    tally = _tally(k=2)
     tally.add(i.CHAINS, DRIFT_CHAINS - 1)
     words = f"drift: {DRIFT_CHAINS - 1} of the {DRIFT_CHAINS} chains that a figure needs"
     assert drift_line(view(tally.snapshot())) == words
@@ -162,44 +178,9 @@ def test_drift_is_shown_once_there_are_enough_chains() -> None:
     assert line == "drift: hidden state grows 3.00x; sink 30.0% at depth 1, 10.0% at 2"
 
 
-def _printed(target: str, tally: Tally) -> list[str]:
-    console = Console(file=io.StringIO(), width=WIDTH, highlight=False)
-    console.print(screen(target, view(tally.snapshot()), span="since the start", state="recording"))
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
-
-
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_no_reason_steers_the_terminal(text: str) -> None:
-    tally = Tally()
-    tally.add(i.UNDRAFTED_STEPS, 1, reason=text)
-    lines = _printed(f"runs/{text}", tally)
-    assert all(line.isprintable() for line in lines)
-
-
-def test_a_rate_above_one_draws_no_longer_bar() -> None:
-    tally = Tally()
-    tally.set(i.CONFIGURED_K, 1)
-    tally.add(i.ROUNDS, 1)
-    tally.add(i.REACHED, 1e15, depth=1)
-    lines = _printed("run", tally)
-    assert max(line.count("█") for line in lines) == 10
-
-
 def test_a_password_of_an_endpoint_is_not_printed() -> None:
     assert "s3cret" not in "".join(_printed("http://me:s3cret@host:9464", Tally()))
     assert _printed("runs/a@b", Tally())[0].startswith("runs/a@b ")
-
-
-def test_every_reason_for_a_missing_draft_is_named() -> None:
-    tally = Tally()
-    tally.set(i.CONFIGURED_K, 1)
-    reasons = ("k_zero", "preempted", "structured_output", "token_budget")
-    for reason in reasons:
-        tally.add(i.UNDRAFTED_STEPS, 1, reason=reason)
-    text = " ".join(_printed("runs/a", tally))
-    for reason in reasons:
-        assert f"{reason} " in text
-    assert "…" not in text
 
 
 def _printed_inspection(capsys: pytest.CaptureFixture[str]) -> str:
@@ -225,19 +206,6 @@ def test_what_was_not_tried_is_listed_once_for_each_reason(
     assert "stopped by Ctrl-C: another repair may help more" in printed
 
 
-@pytest.mark.parametrize(("verified", "said"), [(677 * 8, False), (677 * 5, True)])
-def test_drafts_that_are_shorter_than_k_are_said_to_be(verified: int, said: bool) -> None:
-    tally = Tally()
-    tally.set(i.CONFIGURED_K, 8)
-    for counter, number in ((i.ROUNDS, 677), (i.VERIFIED, verified), (i.ACCEPTED, 900)):
-        tally.add(counter, number)
-    out = io.StringIO()
-    Console(file=out, width=WIDTH).print(
-        screen("run", view(tally.snapshot()), span="since the start", state="closed")
-    )
-    assert ("a round verified 5.0 draft tokens of K = 8" in out.getvalue()) is said
-
-
 K = 4
 TRUTH = Truth(k=K, requests=40, rounds=20)
 
@@ -258,24 +226,14 @@ def test_the_last_rounds_of_answers_are_left_out(
         row["request"]: row["prompt_tokens"] + row["output_tokens"]
         for row in trace.request.to_pylist()
     }
-    within = [
-        row
-        for row in trace.verify.to_pylist()
-        if row["request"] in ends and row["position"] + 1 + K < ends[row["request"]]
-    ]
+    rows = trace.verify.to_pylist()
+    within = sum(row["position"] + 1 + K < ends.get(row["request"], 0) for row in rows)
     assert notes == ()
-    assert 0 < run.rounds == len(within) < analyze(inputs).runs[0].rounds
-
-
-def test_where_the_ends_are_not_known_all_rounds_count_and_a_note_says_so(
-    tmp_path: Path, inspected: InspectedAcceptance
-) -> None:
-    path = simulate(tmp_path / "run", TRUTH)
+    assert 0 < run.rounds == within < analyze(inputs).runs[0].rounds
     for file in path.glob("request-*"):
         file.unlink()
-    inputs = Inputs(sources=[path], labels=["run"])
     (run,), notes = runs_like(inspected, inputs)
-    assert notes == (LAST_ROUNDS,)
+    assert notes == (LAST_ROUNDS,), "where the ends are not known all rounds count"
     assert run.rounds == analyze(inputs).runs[0].rounds > 0
 
 
@@ -284,5 +242,4 @@ def test_it_tells_how_much_is_loaded(tmp_path: Path, size: int, words: str) -> N
     for name in ("model-1.safetensors", "model-2.safetensors"):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size // 2)  # a hole: no disk is used
-    (tmp_path / "config.json").write_text("{}")
     assert loading_line(tmp_path) == f"loading the target: {words} in {tmp_path}"

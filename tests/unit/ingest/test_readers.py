@@ -11,17 +11,17 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from support.command import run_command
+from support.engine_logs import response, write
 
 from driftscope.analysis.replays import BOUNDS, NO_INTERVAL, FileTotals, summarise_replay, versus
 from driftscope.boundary.json_document import INGESTED
-from driftscope.cli.app import app
 from driftscope.errors import (
+    EXIT_NO_DATA,
+    EXIT_USAGE,
     DamagedTraceError,
-    NoDataError,
     UnknownKindError,
     UsageError,
 )
@@ -49,25 +49,25 @@ def _one(name: str, reader: str) -> Figures:
     return only
 
 
-@pytest.mark.parametrize(
-    ("name", "reader"),
-    [
-        ("vllm-requests.jsonl", "vllm-requests"),
-        ("sglang-requests.jsonl", "sglang-requests"),
-        ("trtllm-requests.jsonl", "trtllm-requests"),
-        ("aiperf-records.jsonl", "aiperf-records"),
-        ("guidellm.json", "guidellm"),
-        ("spec-bench.jsonl", "spec-bench"),
-    ],
-)
+WITH_ROUNDS = {
+    "vllm-requests.jsonl": "vllm-requests",
+    "sglang-requests.jsonl": "sglang-requests",
+    "trtllm-requests.jsonl": "trtllm-requests",
+    "aiperf-records.jsonl": "aiperf-records",
+    "guidellm.json": "guidellm",
+    "spec-bench.jsonl": "spec-bench",
+}
+"""Samples that tell the rounds of each request -> their reader."""
+
+
+@pytest.mark.parametrize(("name", "reader"), WITH_ROUNDS.items())
 def test_requests_with_a_histogram_each(name: str, reader: str) -> None:
     found = _one(name, reader)
     assert (found.rounds, found.accepted) == (ROUNDS, ACCEPTED)
-    assert found.mean_length == pytest.approx(1 + ACCEPTED / ROUNDS)
+    length, interval = 1 + ACCEPTED / ROUNDS, found.mean_length_interval
+    assert (found.mean_length, found.mean_length_by_request) == pytest.approx((length, length))
     assert found.marginal == pytest.approx(MARGINAL)
-    assert found.mean_length_by_request == pytest.approx(1 + ACCEPTED / ROUNDS)  # 10 rounds each
-    assert found.mean_length_interval is not None
-    assert found.mean_length_interval.low < 1 + ACCEPTED / ROUNDS < found.mean_length_interval.high
+    assert interval is not None and interval.low < length < interval.high
 
 
 @pytest.mark.parametrize(
@@ -113,17 +113,10 @@ def _responses(path: Path, *rounds: list[tuple[int, int]], **more: Any) -> Path:
     rows = []
     for pairs in rounds:
         accepted = [tokens for _, tokens in pairs]
-        counts = {
-            "num_spec_steps": len(pairs),
-            "num_accepted_draft_tokens": sum(accepted),
-            "num_draft_tokens": sum(n for n, _ in pairs),
-            "num_spec_tokens": 7,
-            "acceptance_histogram": [accepted.count(tokens) for tokens in range(8)],
-            **{name: value(pairs) for name, value in more.items()},
-        }
-        rows.append(json.dumps({"metrics": {"speculative_decoding": counts}}))
-    path.write_text("\n".join(rows))
-    return path
+        own = {name: value(pairs) for name, value in more.items()}
+        histogram = [accepted.count(tokens) for tokens in range(8)]
+        rows.append(json.dumps(response(histogram, sum(n for n, _ in pairs), **own)))
+    return write(path, rows)
 
 
 def _by_length(pairs: list[tuple[int, int]]) -> dict[str, list[int]]:
@@ -160,6 +153,8 @@ def test_a_depth_that_was_not_verified_was_not_rejected(
     (figures,) = ingest(file)[1]
     assert figures.marginal == (*marginal, *[None] * (7 - len(marginal)))
     assert words in "; ".join(figures.assumptions) and figures.contradictions == ()
+    observed = "; ".join(figures.observations)
+    assert ("nothing is accepted beyond" in observed) is (0.0 in marginal)
     counted = 1 + sum(tokens for _, tokens in rounds) / len(rounds)
     assert figures.mean_length == pytest.approx(counted), "as served"
 
@@ -214,23 +209,20 @@ def test_every_format_has_a_sample() -> None:
     assert len(READERS) >= 12
 
 
+def _bench_with(folder: Path, old: str, new: str) -> Path:
+    return write(folder / "a.json", (SAMPLES / "vllm-bench.json").read_text().replace(old, new))
+
+
 def test_figures_that_use_the_other_definition_are_noticed(tmp_path: Path) -> None:
     """A length without the target's own token, beside counts that include it."""
-    file = tmp_path / "bench.json"
-    text = (SAMPLES / "vllm-bench.json").read_text()
-    file.write_text(
-        text.replace('"spec_decode_acceptance_length": 2.5', '"spec_decode_acceptance_length": 1.5')
-    )
+    file = _bench_with(tmp_path, 'acceptance_length": 2.5', 'acceptance_length": 1.5')
     (found,) = ingest(file)[1]
     assert found.mean_length == pytest.approx(2.5)
     assert "does not count the target's own token" in found.contradictions[0]
 
 
 def test_conditional_rates_are_not_taken_for_marginal_ones(tmp_path: Path) -> None:
-    file = tmp_path / "bench.json"
-    text = (SAMPLES / "vllm-bench.json").read_text()
-    file.write_text(text.replace("0.25", "0.9"))
-    (found,) = ingest(file)[1]
+    (found,) = ingest(_bench_with(tmp_path, "0.25", "0.9"))[1]
     assert any("rise with depth" in contradiction for contradiction in found.contradictions)
 
 
@@ -245,10 +237,8 @@ def test_conditional_rates_are_not_taken_for_marginal_ones(tmp_path: Path) -> No
     ],
 )
 def test_a_file_that_no_tool_writes_is_one_error(tmp_path: Path, content: str, words: str) -> None:
-    file = tmp_path / "file"
-    file.write_text(content)
     with pytest.raises(UsageError, match=words):
-        ingest(file)
+        ingest(write(tmp_path / "file", content))
 
 
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path: Path) -> None:
@@ -305,56 +295,38 @@ def test_lengths_of_different_numbers_of_draft_tokens_are_shown_to_one_depth(
         answer = {"choices": [{"accept_lengths": accepted, "turns": [""]}], "question_id": 1}
         (tmp_path / name).write_text(json.dumps(answer) + "\n")
 
-    def said(*names: str) -> str:
-        done = CliRunner().invoke(app, ["ingest", *(str(tmp_path / name) for name in names)])
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())
-
-    assert "to depth 3 they are short 2.75, long 2.75" in said("short", "long")
-    assert "do not compare" not in said("short", "again")
+    short, long, again = (tmp_path / name for name in lengths)
+    assert "to depth 3 they are short 2.75, long 2.75" in _cli("ingest", short, long)
+    assert "do not compare" not in _cli("ingest", short, again)
 
 
 def test_the_document_follows_its_schema() -> None:
-    every = sorted(str(path) for path in SAMPLES.iterdir())
-    done = CliRunner().invoke(app, ["ingest", *every, "--json"])
-    document = json.loads(done.stdout)
+    document = json.loads(_cli("ingest", *FILES, "--json"))
     jsonschema.validate(document, schema_of(INGESTED))
-    assert len(document["files"]) == len(every)
+    assert len(document["files"]) == len(FILES)
 
 
 def test_the_formats_are_listed_and_a_file_is_needed() -> None:
-    done = CliRunner().invoke(app, ["ingest", "--list"], env={"COLUMNS": "200"})
-    assert done.exit_code == 0
-    assert all(name in done.output for name in READERS)
-    none = CliRunner().invoke(app, ["ingest"])
-    assert isinstance(none.exception, UsageError) and "--list" in str(none.exception)
-
-
-WITH_ROUNDS = (
-    "vllm-requests.jsonl",
-    "sglang-requests.jsonl",
-    "trtllm-requests.jsonl",
-    "aiperf-records.jsonl",
-    "guidellm.json",
-    "spec-bench.jsonl",
-)
+    listed = _cli("ingest", "--list")
+    assert all(name in listed for name in READERS)
+    assert "--list" in _cli("ingest", code=EXIT_USAGE)
 
 
 def _run(name: str, folder: Path) -> tuple[Path, Figures]:
     reader, found = ingest(SAMPLES / name)
-    run = folder / name
-    assert write_run(run, SAMPLES / name, reader, found) == (6, 0)
-    return run, found[0]
+    assert write_run(folder / name, SAMPLES / name, reader, found) == (6, 0)
+    return folder / name, found[0]
 
 
-def _cli(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+def _cli(*words: object, code: int = 0) -> str:
+    """Return what a command prints, and check its exit code."""
+    done = run_command(*words, COLUMNS="200")
+    assert done.returncode == code, done.stderr
+    return " ".join(f"{done.stdout} {done.stderr}".split())
 
 
 def _report(run: Path) -> dict[str, Any]:
-    done = _cli("analyze", run, "--format", "json", "-o", "-", "-q")
-    assert done.exit_code == 0, (done.output, done.exception)
-    (replay,) = json.loads(done.stdout)["replays"]
+    (replay,) = json.loads(_cli("analyze", run, "--format", "json", "-o", "-", "-q"))["replays"]
     return dict(replay)
 
 
@@ -368,29 +340,24 @@ def test_its_summary_has_the_figures_of_the_file(name: str, tmp_path: Path) -> N
     assert cell.mean_length == pytest.approx(figures.mean_length)
     assert cell.mean_length_interval == figures.mean_length_interval
     assert cell.throughput is None and cell.e2e_s is None
-    if name in ("aiperf-records.jsonl", "guidellm.json"):
-        assert cell.ttft_s == pytest.approx(figures.ttft_s)
-        assert cell.tpot_s == pytest.approx(figures.tpot_s)
-    else:
-        assert cell.ttft_s is None and cell.tpot_s is None
+    timed = name in ("aiperf-records.jsonl", "guidellm.json")
+    times = (figures.ttft_s, figures.tpot_s) if timed else (None, None)
+    assert (cell.ttft_s, cell.tpot_s) == pytest.approx(times)
     assert UNTIMED in replay.manifest.notes
 
 
 def test_questions_are_paired_where_the_file_names_them(tmp_path: Path) -> None:
     text = (SAMPLES / "spec-bench.jsonl").read_text()
-    other = tmp_path / "other.jsonl"
-    lines = [json.loads(line) for line in text.splitlines()]
-    for line in lines:
-        choice = line["choices"][0]
+    answers = [json.loads(line) for line in text.splitlines()]
+    for answer in answers:
+        choice = answer["choices"][0]
         choice["accept_lengths"] = [max(n - 1, 1) for n in choice["accept_lengths"]]
-    other.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    other = write(tmp_path / "other.jsonl", [json.dumps(answer) for answer in answers])
     runs = []
     for number, path in enumerate((SAMPLES / "spec-bench.jsonl", other)):
-        reader, found = ingest(path)
         runs.append(tmp_path / f"run{number}")
-        write_run(runs[-1], path, reader, found)
-    done = _cli("analyze", *runs, "-o", tmp_path / "report.html")
-    assert done.exit_code == 0, (done.output, done.exception)
+        write_run(runs[-1], path, *ingest(path))
+    _cli("analyze", *runs, "-o", tmp_path / "report.html")
     first, second = (summarise_replay(read_trace(run), run.name) for run in runs)
     (comparison,) = versus(first, second)
     assert comparison.length_ratio is not None and comparison.length_ratio.value < 1
@@ -399,32 +366,13 @@ def test_questions_are_paired_where_the_file_names_them(tmp_path: Path) -> None:
     assert versus(first, alone) == ()
 
 
-SUMS = (
-    "vllm-bench.json",
-    "prometheus-vllm.txt",
-    "prometheus-sglang.txt",
-    "prometheus-range.json",
-    "sglang-bench.jsonl",
-    "trtllm-iterations.json",
-    "server-log-vllm.log",
-    "server-log-sglang.log",
-    "server-log-llamacpp.log",
-    "aiperf-summary.json",
-    "eagle-answers.jsonl",
-    "specforge.json",
-    "speed-bench.json",
-    "speculation-profile.json",
-    "llamacpp-responses.jsonl",
-    "mlx-vlm-responses.jsonl",
-)
+SUMS = [path.name for path in FILES if path.name not in WITH_ROUNDS]
 
 
 def _sums_run(name: str, folder: Path) -> tuple[Path, tuple[Figures, ...]]:
     reader, found = ingest(SAMPLES / name)
-    run = folder / "run"
-    written = write_run(run, SAMPLES / name, reader, found)
-    assert written == (0, len(found))
-    return run, found
+    assert write_run(folder / "run", SAMPLES / name, reader, found) == (0, len(found))
+    return folder / "run", found
 
 
 @pytest.mark.parametrize("name", SUMS)
@@ -468,9 +416,7 @@ def test_what_is_not_in_the_file_is_null_and_never_0(tmp_path: Path) -> None:
 def test_the_report_says_what_interval_sums_have(name: str, words: str, tmp_path: Path) -> None:
     run, _ = _sums_run(name, tmp_path)
     page = tmp_path / "page.html"
-    done = _cli("analyze", run, "-o", page)
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert f"in {WHOLE} ({words})" in " ".join(done.output.split())
+    assert f"in {WHOLE} ({words})" in _cli("analyze", run, "-o", page)
     text = page.read_text()
     assert (BOUNDS if BOUNDS in words else f"({words})") in text and "0.75 0.50 0.25" in text
     assert "answered 0 of" not in text and "0 answers" not in text
@@ -482,10 +428,9 @@ def test_the_report_says_what_interval_sums_have(name: str, words: str, tmp_path
 )
 def test_a_rule_that_needs_rows_is_undecided(rule: str, tmp_path: Path) -> None:
     run, _ = _sums_run("vllm-bench.json", tmp_path)
-    done = _cli("check", run, "--fail-on", rule)
-    assert done.exit_code == 4
-    assert done.stdout.startswith("undecided: ")
-    assert "cannot tell: no per-request rows, sums only" in done.stdout
+    said = _cli("check", run, "--fail-on", rule, code=EXIT_NO_DATA)
+    assert said.startswith("undecided: ")
+    assert "cannot tell: no per-request rows, sums only" in said
 
 
 def _bench(folder: Path, accepted: int, rounds: int = 21_000) -> Path:
@@ -498,10 +443,8 @@ def _bench(folder: Path, accepted: int, rounds: int = 21_000) -> Path:
         "spec_decode_acceptance_length": 1 + accepted / rounds,
         "spec_decode_per_position_acceptance_rates": rates,
     }
-    path = folder / f"{accepted}-of-{rounds}.json"
-    path.write_text(json.dumps(fields))
-    reader, found = ingest(path)
-    write_run(folder / path.stem, path, reader, found)
+    path = write(folder / f"{accepted}-of-{rounds}.json", json.dumps(fields))
+    write_run(folder / path.stem, path, *ingest(path))
     return folder / path.stem
 
 
@@ -517,17 +460,15 @@ def test_sums_conclude_as_far_as_their_bounds_do(
     accepted: int, rounds: int, badge: str, nothing: int, length: int, tmp_path: Path
 ) -> None:
     run = _bench(tmp_path, accepted, rounds)
-    assert badge in _cli("analyze", run, "-o", tmp_path / "a.html").output
-    assert _cli("check", run, "--fail-on", "nothing_accepted").exit_code == nothing
-    required = ("--require", "cells[0].mean_length > 1.5")
-    assert _cli("check", run, *required).exit_code == length
+    assert badge in _cli("analyze", run, "-o", tmp_path / "a.html")
+    _cli("check", run, "--fail-on", "nothing_accepted", code=nothing)
+    _cli("check", run, "--require", "cells[0].mean_length > 1.5", code=length)
 
 
 def test_two_files_differ_where_their_bounds_are_apart(tmp_path: Path) -> None:
     dead, well, alike = (_bench(tmp_path, accepted) for accepted in (9, 60_000, 61_000))
-    done = _cli("compare", dead, well)
-    assert done.exit_code == 0 and f"{well.name} accepts more than {dead.name}" in done.output
-    assert isinstance(_cli("compare", well, alike).exception, NoDataError)
+    assert f"{well.name} accepts more than {dead.name}" in _cli("compare", dead, well)
+    _cli("compare", well, alike, code=EXIT_NO_DATA)
 
 
 @pytest.mark.parametrize(
@@ -544,17 +485,15 @@ def test_sums_of_two_k_are_compared_at_the_smaller(
     runs, rounds = list[Path](), 20_000
     for of_run in ((0.8, 0.6, 0.45), rates):
         accepted = round(rounds * sum(of_run))
-        lines = [
+        printed = [
             *(f"Drafts: {rounds}", f"Draft tokens: {rounds * len(of_run)}"),
             *(f"Accepted tokens: {accepted}", f"Acceptance length: {1 + accepted / rounds}"),
             *(f"Position {at}: {100 * rate}" for at, rate in enumerate(of_run)),
         ]
-        path = tmp_path / f"K{len(of_run)}.txt"
-        path.write_text("\n".join(lines))
+        path = write(tmp_path / f"K{len(of_run)}.txt", printed)
         runs.append(tmp_path / path.stem)
         write_run(runs[-1], path, *ingest(path))
-    done = _cli("compare", *runs)
-    assert re.search(words, done.output) if words else isinstance(done.exception, NoDataError)
+    assert re.search(words, _cli("compare", *runs, code=0 if words else EXIT_NO_DATA))
 
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 8.0], ids=["all or nothing", "uneven", "even"])
@@ -566,9 +505,8 @@ def test_the_bounds_of_sums_cover_the_truth(spread: float) -> None:
         rates = source.beta(0.3 * spread, 0.7 * spread, 300)
         tokens = int(source.binomial(4 * rounds, rates).sum())
         n = int(rounds.sum())
-        sums = FileTotals(
-            condition="", period="", k=4, rounds=n, accepted=tokens, mean_length=1 + tokens / n
-        )
+        counts = {"k": 4, "rounds": n, "accepted": tokens, "mean_length": 1 + tokens / n}
+        sums = FileTotals(condition="", period="", **counts)
         assert sums.length_bounds is not None
         outside += not sums.length_bounds.low <= 2.2 <= sums.length_bounds.high
     assert outside <= 10
@@ -576,15 +514,12 @@ def test_the_bounds_of_sums_cover_the_truth(spread: float) -> None:
 
 def test_two_runs_of_sums_are_not_compared(tmp_path: Path) -> None:
     run, _ = _sums_run("vllm-bench.json", tmp_path)
-    done = _cli("compare", run, run)
-    assert isinstance(done.exception, NoDataError)
-    assert "cannot tell how the runs compare: no per-request rows" in str(done.exception)
+    said = _cli("compare", run, run, code=EXIT_NO_DATA)
+    assert "cannot tell how the runs compare: no per-request rows" in said
 
 
 def test_a_count_that_no_run_can_hold_is_one_error(tmp_path: Path) -> None:
-    file = tmp_path / "bench.json"
-    text = (SAMPLES / "vllm-bench.json").read_text()
-    file.write_text(text.replace('draft_tokens": 600', f'draft_tokens": {2**60}'))
+    file = _bench_with(tmp_path, 'draft_tokens": 600', f'draft_tokens": {2**60}')
     reader, found = ingest(file)
     assert found[0].verified == 2**60
     with pytest.raises(UsageError, match="verified is 1152921504606846976"):
@@ -613,7 +548,7 @@ TTFT = "vllm:time_to_first_token_seconds"
 def _page(
     folder: Path, name: str, drafts: int, at: tuple[int, int], started: float = 1.0, ttft: int = 0
 ) -> Path:
-    lines = [
+    page = [
         f"process_start_time_seconds {started}",
         f'{DRAFTS}{{engine="0"}} {drafts}',
         f'{ACCEPTED_TOTAL}{{engine="0"}} {sum(at)}',
@@ -621,9 +556,7 @@ def _page(
         f'{TTFT}_sum{{engine="0"}} {0.5 * ttft}',
         f'{TTFT}_count{{engine="0"}} {ttft}',
     ]
-    path = folder / name
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write(folder / name, page)
 
 
 def test_figures_are_the_increase(tmp_path: Path) -> None:
@@ -637,26 +570,23 @@ def test_figures_are_the_increase(tmp_path: Path) -> None:
     assert not found.contradictions
 
 
-def test_a_restart_is_noticed_where_a_counter_fell(tmp_path: Path) -> None:
-    before = _page(tmp_path, "a.prom", 1000, (10, 5))
-    after = _page(tmp_path, "b.prom", 100, (50, 25))  # the accepted ones grew past their old value
+@pytest.mark.parametrize(
+    ("rounds", "at", "started"), [(1000, (10, 5), 99.0), (10, (5, 2), 1.0)], ids=["fell", "grew"]
+)
+def test_a_restart_is_noticed_where_a_counter_fell_and_where_all_grew(
+    tmp_path: Path, rounds: int, at: tuple[int, int], started: float
+) -> None:
+    before = _page(tmp_path, "a.prom", rounds, at, started)
+    after = _page(tmp_path, "b.prom", 100, (50, 25), 99.0)
     _, (found,) = ingest_window(before, after)
     assert (found.rounds, found.accepted) == (100, 75)
     assert found.mean_length == pytest.approx(1.75) and found.period == SINCE_RESTART
     assert any("the server restarted" in words for words in found.assumptions)
 
 
-def test_a_restart_is_noticed_where_all_counters_grew(tmp_path: Path) -> None:
-    before = _page(tmp_path, "a.prom", 10, (5, 2), started=1.0)
-    after = _page(tmp_path, "b.prom", 100, (50, 25), started=99.0)
-    _, (found,) = ingest_window(before, after)
-    assert found.rounds == 100 and found.period == SINCE_RESTART
-
-
 def test_a_gauge_has_no_window(tmp_path: Path) -> None:
     page = (SAMPLES / "prometheus-sglang.txt").read_text()
-    after = tmp_path / "b.prom"
-    after.write_text(page.replace("} 40", "} 90").replace("2.75", "3.25"))
+    after = write(tmp_path / "b.prom", page.replace("} 40", "} 90").replace("2.75", "3.25"))
     _, (found,) = ingest_window(SAMPLES / "prometheus-sglang.txt", after)
     assert (found.rounds, found.mean_length, found.period) == (50, 3.25, LAST_INTERVAL)
 
@@ -677,13 +607,10 @@ def test_the_command_writes_the_window_as_a_run(tmp_path: Path) -> None:
     before = _page(tmp_path, "a.prom", 1000, (900, 800))
     after = _page(tmp_path, "b.prom", 1100, (950, 825))
     run = tmp_path / "run"
-    words = ["ingest", "--window", str(before), str(after), "-o", str(run), "--json"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, (done.output, done.exception)
+    done = run_command("ingest", "--window", before, after, "-o", run, "--json")
     (file,) = json.loads(done.stdout)["files"]
     assert (file["file"], file["figures"][0]["rounds"]) == ("b.prom", 100)
-    done = CliRunner().invoke(app, ["analyze", str(run), "--format", "json", "-o", "-", "-q"])
-    (cell,) = json.loads(done.stdout)["replays"][0]["cells"]
+    (cell,) = _report(run)["cells"]
     assert cell["rounds"] == 100 and cell["totals"]["period"] == "from a.prom to b.prom"
 
 
@@ -697,12 +624,10 @@ def test_a_range_and_a_window_keep_replicas(tmp_path: Path) -> None:
             rows.append({"metric": metric, "values": values})
             for n, (_, value) in enumerate(values):
                 pages[n] += f'{metric["__name__"]}{{pod="{pod}"}} {value}\n'
-    file = tmp_path / "range.json"
     data = {"resultType": "matrix", "result": rows}
-    file.write_text(json.dumps({"status": "success", "data": data}))
-    for n, page in pages.items():
-        (tmp_path / f"{n}.prom").write_text(page)
-    found = (ingest(file)[1], ingest_window(tmp_path / "0.prom", tmp_path / "1.prom")[1])
+    file = write(tmp_path / "range.json", json.dumps({"status": "success", "data": data}))
+    window = (write(tmp_path / f"{n}.prom", page) for n, page in pages.items())
+    found = (ingest(file)[1], ingest_window(*window)[1])
     for parts in found:
         lengths = [(part.part, part.mean_length) for part in parts]
         assert [name for name, _ in lengths] == ["pod c", "pod a", "pod b", "all 3 replicas"]
@@ -722,7 +647,7 @@ def test_a_range_and_a_window_keep_replicas(tmp_path: Path) -> None:
 def test_a_range_that_prometheus_does_not_answer(
     old: str, new: str, words: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "range.json"
-    file.write_text((SAMPLES / "prometheus-range.json").read_text().replace(old, new))
+    text = (SAMPLES / "prometheus-range.json").read_text().replace(old, new)
+    file = write(tmp_path / "range.json", text)
     with pytest.raises(UsageError, match=words):
         ingest(file)

@@ -70,24 +70,15 @@ def test_the_interval_of_robustness_holds_the_truth_as_often_as_it_says() -> Non
 
 
 def test_all_criteria_are_met_by_the_published_pattern_and_none_by_twins() -> None:
-    published = judged(
-        recorded(1, 0.6, FALLS, DriftAnswer.DRIFT), recorded(2, 0.95, STAYS, DriftAnswer.NO_DRIFT)
-    )
+    """A sink that was never there is not lost."""
+    robust = recorded(2, 0.95, STAYS, DriftAnswer.NO_DRIFT)
+    published = judged(recorded(1, 0.6, FALLS, DriftAnswer.DRIFT), robust)
     assert [one.met for one in published] == [True, True, True]
-    twins = judged(
-        recorded(3, 0.8, STAYS, DriftAnswer.CANNOT_TELL),
-        recorded(4, 0.8, STAYS, DriftAnswer.NO_DRIFT),
-    )
+    twin = recorded(3, 0.8, STAYS, DriftAnswer.CANNOT_TELL)
+    twins = judged(twin, recorded(4, 0.8, STAYS, DriftAnswer.NO_DRIFT))
     assert [one.met for one in twins] == [False, False, False]
-
-
-def test_a_sink_that_was_never_there_is_not_lost() -> None:
-    weak = FALLS / 10
-    sink = judged(
-        recorded(5, 0.6, weak, DriftAnswer.DRIFT), recorded(6, 0.95, STAYS, DriftAnswer.NO_DRIFT)
-    )[0]
-    assert not sink.met
-    assert "has 0.05" in sink.figures
+    sink, *_ = judged(recorded(5, 0.6, FALLS / 10, DriftAnswer.DRIFT), robust)
+    assert not sink.met and "has 0.05" in sink.figures
 
 
 def test_prompts_without_rounds_in_a_form_are_left_out_of_every_form() -> None:

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from support.command import run_python
 from support.reference_engine import Chain, generate
 
 from driftscope.inspect.reference.config import EOS_ID, DecoderConfig
@@ -33,40 +32,25 @@ from driftscope_lab.training.train_drafters import (
 )
 from driftscope_lab.training.write_text import Draft, save
 from driftscope_lab.trio import CONDITIONS, Condition, encode, load_prompts, trio_path
-from driftscope_lab.trio.prompts import (
-    Conversation,
-    Exchange,
-    in_plain_text,
-    templated,
-)
+from driftscope_lab.trio.prompts import Conversation, Exchange, in_plain_text, templated
 
 VOCAB_SIZE = 1024
 DRAFTERS = ("eagle3", "eagle31")
 AUX_LAYERS = (2, 3, 5)
 
 
-def test_there_are_64_held_out_prompts() -> None:
-    prompts = load_prompts()
-    assert len(prompts) == len({prompt.id for prompt in prompts}) == 64
-
-
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_prompts_encode_to_known_ids_behind_the_first_token(condition: Condition) -> None:
-    for prompt in load_prompts():
-        ids = encode(prompt.text(condition))
-        assert ids[0] == 0
-        assert max(ids) < VOCAB_SIZE
-        assert 30 <= len(ids) <= 282
+    prompts = load_prompts()
+    assert len(prompts) == len({prompt.id for prompt in prompts}) == 64
+    for prompt in prompts:
+        text = prompt.text(condition)
+        assert all(exchange.request in text for exchange in prompt.exchanges[-prompt.short :])
+        ids = encode(text)
+        assert ids[0] == 0 and max(ids) < VOCAB_SIZE and 30 <= len(ids) <= 282
         special = [index for index in ids if index < 6]
         turns = [2, 4, 3, 4] * (prompt.short - 1) + [2, 4, 3]
         assert special == ([0, 1, 4, *turns] if condition == "in_distribution" else [0])
-
-
-def test_both_renderings_ask_the_same() -> None:
-    for prompt in load_prompts():
-        for exchange in prompt.exchanges[-prompt.short :]:
-            assert exchange.request in prompt.in_distribution
-            assert exchange.request in prompt.plain_text_roles
 
 
 def test_the_served_chat_template_renders_the_same_prompt() -> None:
@@ -85,11 +69,7 @@ def test_the_served_chat_template_renders_the_same_prompt() -> None:
 @pytest.mark.process
 def test_the_package_imports_no_torch() -> None:
     code = "import sys, driftscope_lab.trio as t; t.load_prompts(); print('torch' in sys.modules)"
-    environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    assert done.stdout.strip() == "False"
+    assert run_python("-c", code).stdout.strip() == "False"
 
 
 OPEN = Conversation(
@@ -113,10 +93,12 @@ SHIPPED_BYTES = 12_000_000
 K = 8
 
 
-def test_everything_shipped_is_small() -> None:
+def test_everything_shipped_is_small_and_has_its_notice() -> None:
     folder = trio_path().parent
     files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert sum(path.stat().st_size for path in files) <= SHIPPED_BYTES
+    notice = (trio_path() / "NOTICE").read_text(encoding="utf-8")
+    assert "networkx" in notice and "General Public License" not in notice
 
 
 @pytest.mark.parametrize("name", ["target", *DRAFTERS])
@@ -146,12 +128,6 @@ def test_the_target_is_the_llama_that_transformers_loads() -> None:
     assert torch.allclose(logits, theirs.logits, atol=1e-3)
     for layer, aux in zip(AUX_LAYERS, ours.aux, strict=True):
         assert torch.allclose(aux, theirs.hidden_states[layer], atol=1e-3)
-
-
-def test_the_licence_notices_are_there() -> None:
-    notice = (trio_path() / "NOTICE").read_text(encoding="utf-8")
-    assert "networkx" in notice
-    assert "General Public License" not in notice
 
 
 @pytest.mark.slow
@@ -240,10 +216,9 @@ def test_a_drafter_learns_what_its_target_writes_and_drafts_in_its_own_vocabular
 ) -> None:
     trained(tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
-    for name in ("eagle3", "eagle31"):
+    for name in DRAFTERS:
         losses = [line["loss"] for line in lines if line["stage"] == name]
-        assert len(losses) == 4
-        assert losses[-1] < losses[0]
+        assert len(losses) == 4 and losses[-1] < losses[0]
         assert any(line["stage"].startswith(f"{name} held out") for line in lines)
         drafter = load_drafter(tmp_path / name)
         assert torch.equal(drafter.target_ids(torch.arange(len(VOCABULARY))), VOCABULARY)
@@ -297,10 +272,8 @@ def test_text_is_read_by_side_and_trained_on_by_the_command(
     save_target(target(), tmp_path / "target")
     for number in range(HELD_OUT_EVERY):
         made = conversations(2, seed=number)
-        drafts = [
-            Draft(kind="chat", ids=list(c.ids), turns=0, temperature=0.0, answers=list(c.answers))
-            for c in made
-        ]
+        kept = {"kind": "chat", "turns": 0, "temperature": 0.0}
+        drafts = [Draft(ids=list(c.ids), answers=list(c.answers), **kept) for c in made]
         save(drafts, texts / f"{number:05d}.jsonl")
     assert len(read_conversations(texts)) == 2 * (HELD_OUT_EVERY - 1)
     assert read_conversations(texts, held_out=True) == conversations(2, seed=HELD_OUT_EVERY - 1)

@@ -7,10 +7,7 @@ import gzip
 import hashlib
 import html
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.analyses import PAIR, analysis_of, pair, with_texts
+from support.command import run_python
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
@@ -52,18 +50,8 @@ HOSTILE = (
 PLOTLY = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
 """SHA-256 of plotly-basic.min.js 4.1.1 as published to npm."""
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
-SECTIONS = (
-    "verdict",
-    "drift",
-    "effect",
-    "confidence",
-    "speed",
-    "fallback",
-    "where",
-    "compare",
-    "requests",
-    "provenance",
-)
+SECTIONS = ["verdict", "drift", "effect", "confidence", "speed", "fallback", "where"]
+SECTIONS += ["compare", "requests", "provenance"]
 
 
 class Page(HTMLParser):
@@ -71,24 +59,18 @@ class Page(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-        self.ids: list[str] = []
-        self.text: list[str] = []
-        self.on: list[str] = []
+        self.tags, self.addresses, self.ids = list[str](), list[str](), list[str]()
+        self.text, self.on = list[str](), list[str]()
         self._in_code = False
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self._in_code = tag in ("script", "style")
-        for name, value in attrs:
-            if name in ("src", "href", "action", "data", "srcset", "xlink:href"):
-                self.addresses.append(value or "")
-            if name == "id":
-                self.ids.append(value or "")
-            if name.startswith("on") or name == "style":
-                self.on.append(name)
+        asked = ("src", "href", "action", "data", "srcset", "xlink:href")
+        self.addresses += [value or "" for name, value in attrs if name in asked]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.on += [name for name, _ in attrs if name.startswith("on") or name == "style"]
 
     def handle_endtag(self, tag: str) -> None:
         self._in_code = self._in_code and tag not in ("script", "style")
@@ -120,19 +102,27 @@ def page(text: str) -> Page:
     return Page(text)
 
 
-def test_the_verdict_comes_first(page: Page) -> None:
-    assert page.words.index(HEADLINE) < page.words.index("tokens per round")
-    assert page.tags.index("h1") < page.tags.index("h2")
-
-
-def test_what_was_not_recorded_stands_before_every_figure(page: Page) -> None:
-    assert page.words.index("dropped 3 rows (queue full)") < page.words.index(HEADLINE)
-    assert page.tags.index("aside") < page.tags.index("h1")
-    assert page.words.count("dropped 3 rows (queue full)") == 1
+def test_what_was_not_recorded_and_the_verdict_come_first(page: Page) -> None:
+    """A warning stands beside what it affects, and once."""
+    order = (
+        "dropped 3 rows (queue full)",
+        HEADLINE,
+        "tokens per round",
+        "these runs differ in more than one thing",
+        "Findings and what to do",
+        "Attention drift over depth: ",
+        "22 of 440 recorded chains",
+        "Attention on the chain itself:",
+    )
+    places = [page.words.index(words) for words in order]
+    assert places == sorted(places)
+    assert page.words.count(order[0]) == page.words.count(order[3]) == 1
+    tags = [page.tags.index(tag) for tag in ("aside", "h1", "h2")]
+    assert tags == sorted(tags)
 
 
 def test_every_section_is_there_in_order(page: Page) -> None:
-    assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
+    assert [name for name in page.ids if name in SECTIONS] == SECTIONS
     assert len(page.ids) == len(set(page.ids))
 
 
@@ -143,11 +133,9 @@ def test_each_picture_explains_itself(analysis: Analysis, page: Page) -> None:
     assert page.tags.count("figure") == len(pictures)
     assert page.words.count(" Numbers ") == page.words.count(" Definition ") == len(pictures)
     for picture in pictures:
-        assert picture.id in page.ids
-        assert f"#{picture.id}" in page.addresses
-        assert picture.definitions
+        assert picture.id in page.ids and f"#{picture.id}" in page.addresses
+        assert picture.definitions and picture.title
         assert picture.how.count(". ") >= 1, picture.id
-        assert picture.title
 
 
 def test_every_answer_and_action_stands_on_the_page(page: Page, analysis: Analysis) -> None:
@@ -163,9 +151,8 @@ def test_every_section_is_folded_to_its_conclusion(page: Page, text: str) -> Non
     folds = re.findall(r'<details class="fold"><summary>(.*?)</summary>', text)
     assert len(folds) == len(SECTIONS) + 2, "findings, answers and terms, but no verdict"
     for fold in folds:
-        name, conclusion = re.sub("<[^>]*>", "|", fold).strip("|").split("||", 1)[0], fold
-        assert name
-        assert re.search(r'class="conclusion">.+</span>', conclusion), fold
+        assert re.sub("<[^>]*>", "|", fold).strip("|").split("||", 1)[0]
+        assert re.search(r'class="conclusion">.+</span>', fold), fold
     assert "<details open" not in text
     assert page.words.index("What to do") < page.words.index("Answers")
 
@@ -173,36 +160,32 @@ def test_every_section_is_folded_to_its_conclusion(page: Page, text: str) -> Non
 def test_three_figures_each_beside_what_they_are_compared_with(
     page: Page, analysis: Analysis
 ) -> None:
-    screen = analysis.screen
-    assert [figure.unit for figure in screen.figures] == [
-        "per output token",
-        "tokens per round",
-        "draft tokens per round",
-    ]
-    for figure in screen.figures:
+    figures = analysis.screen.figures
+    assert len(figures) == 3 and figures[1].reference == "eagle3 2.46 (+16%)"
+    for figure in figures:
         assert f"{figure.value} {figure.reference}" in page.words
         assert figure.meaning in page.words
-    assert screen.figures[1].reference == "eagle3 2.46 (+16%)"
 
 
-def test_the_interval_of_the_headline_stands_below_it() -> None:
-    told = {
-        "Speculation pays: 2.0× as fast as without (1.9× to 2.1×, measured).": (
-            "Speculation pays: 2.0× as fast as without.",
+@pytest.mark.parametrize(
+    ("begin", "inside", "end", "below"),
+    [
+        (
+            "It pays: 2.0× as fast",
+            "1.9× to 2.1×, measured",
+            "",
             "95% interval 1.9× to 2.1×, measured.",
         ),
-        "b: acceptance is better than a's (+16%, +8% to +23%), but the runs differ (1 of 2).": (
-            "b: acceptance is better than a's, but the runs differ (1 of 2).",
-            "+16%, 95% interval +8% to +23%.",
-        ),
-        "Nothing is accepted (none of 12 rounds).": (
-            "Nothing is accepted.",
-            "None of 12 rounds.",
-        ),
-        "a (x): whether it pays cannot be told.": ("a (x): whether it pays cannot be told.", ""),
-    }
-    for headline, parts in told.items():
-        assert split(headline) == parts
+        ("b is better", "+16%, +8% to +23%", ", but (1 of 2)", "+16%, 95% interval +8% to +23%."),
+        ("Nothing is accepted", "none of 12 rounds", "", "None of 12 rounds."),
+    ],
+)
+def test_the_interval_of_the_headline_stands_below_it(
+    begin: str, inside: str, end: str, below: str
+) -> None:
+    assert split(f"{begin} ({inside}){end}.") == (f"{begin}{end}.", below)
+    unknown = "a (x): whether it pays cannot be told."
+    assert split(unknown) == (unknown, "")
 
 
 def test_a_part_of_a_run_says_so_above_the_headline() -> None:
@@ -220,23 +203,18 @@ def test_a_part_of_a_run_says_so_above_the_headline() -> None:
 
 def test_a_drafter_that_is_to_be_turned_off_gets_no_other_advice(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, {"run": Spec(conditional=(0.0,) * 4, rounds=30)})
-    screen = analysis.screen
-    assert [action.option for action in screen.actions] == ["no --speculative-config"]
-    text = to_html(analysis)
-    assert '<button type="button" class="copy"' not in text, "no words are copied as a command"
+    assert [action.option for action in analysis.screen.actions] == ["no --speculative-config"]
+    assert '<button type="button" class="copy"' not in to_html(analysis), "words are no command"
 
 
 def test_nothing_can_be_fetched(page: Page, text: str) -> None:
     assert {address[:1] for address in page.addresses} == {"#"}
     assert {address[1:] for address in page.addresses} <= set(page.ids)
     assert page.on == []
-    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
-    assert policy is not None
-    assert policy[1].startswith("default-src 'none'; ")
-    assert "script-src 'sha256-" in policy[1]
-    assert "unsafe-eval" not in policy[1]
-    allowed = policy[1].split("script-src ")[1].split(";")[0]
-    assert "unsafe" not in allowed
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src 'none'; ") and "unsafe-eval" not in policy
+    allowed = policy.split("script-src ")[1].split(";")[0]
+    assert allowed.startswith("'sha256-") and "unsafe" not in allowed
     for code in (asset("head.js"), asset("report.js"), gzip.decompress(plotly()).decode()):
         digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
         assert digest in allowed
@@ -255,23 +233,18 @@ def test_provenance_is_complete(page: Page) -> None:
         assert part in page.words
 
 
-def test_warnings_stand_beside_what_they_affect(page: Page) -> None:
-    chunked = page.words.index("22 of 440 recorded chains")
-    drift = page.words.index("Attention drift over depth: ")
-    assert page.words.index("dropped 3 rows") < drift < chunked
-    assert chunked < page.words.index("Attention on the chain itself:")
-
-
-def test_runs_that_differ_are_warned_of_on_the_first_screen(page: Page) -> None:
-    (at,) = (m.start() for m in re.finditer("these runs differ in more than one thing", page.words))
-    assert at < page.words.index("Findings and what to do")
-
-
 def test_plotly_is_the_published_bundle_and_its_licence_is_in_the_page(page: Page) -> None:
     unpacked = gzip.decompress(plotly())
     assert hashlib.sha256(unpacked).hexdigest() == PLOTLY
     assert b"plotly.js (basic - minified) v4.1.1" in unpacked[:80]
     assert " ".join(asset(LICENCE).split()) in page.words
+
+
+def _inside(text: str, name: str) -> Any:
+    """Return the data of a page's script, which has no tag in it."""
+    (data,) = re.findall(rf'<script type="application/json" id="{name}">(.*?)</script>', text)
+    assert "<" not in data
+    return json.loads(data)
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:
@@ -282,18 +255,13 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, specs)
     text = to_html(analysis, command=" ".join(HOSTILE))
     page = Page(text)
-    assert page.tags.count("script") == 5
-    assert page.tags.count("style") == 1
+    assert (page.tags.count("script"), page.tags.count("style"), page.on) == (5, 1, [])
     assert not {"img", "b-", "foreignobject"} & set(page.tags)
-    assert page.on == []
     assert {address[:1] for address in page.addresses} == {"#"}
     assert "boom()</script>" not in text
     for name in (*HOSTILE[:3], *HOSTILE[5:]):
         assert name in page.words
-    figures = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text)
-    assert figures is not None
-    assert "<" not in figures[1]
-    drawn = json.loads(figures[1])
+    drawn = _inside(text, "figures")
     assert set(drawn) == {picture.id for picture in drawn_of(analysis)}
     assert "<" not in json.dumps([f["data"] for f in drawn.values()])
 
@@ -303,9 +271,7 @@ def test_kept_texts_are_on_the_page_alone_and_only_text(tmp_path: Path) -> None:
     text = to_html(analysis)
     page = Page(text)
     assert page.tags.count("script") == 5 and page.on == []
-    stories = re.search(r'<script type="application/json" id="stories">(.*?)</script>', text)
-    assert stories is not None and "<" not in stories[1]
-    (run,) = json.loads(stories[1])
+    (run,) = _inside(text, "stories")
     assert [opened["text"]["prompt"] for opened in run["opened"]] == [HOSTILE[0] + "secret"] * 6
     assert len(run["opened"][0]["text"]["answer"]) == 1 + len(HOSTILE)
     assert "Prompts and answers were kept, and opened requests show them." in page.words
@@ -327,11 +293,11 @@ def test_a_quantity_that_is_missing_everywhere_is_not_applicable(tmp_path: Path)
     bare = replace(trace, draft=pa.Table.from_batches([], trace.draft.schema))
     analysis = analyze(Inputs(sources=[bare], labels=["bare"]))
     page = Page(to_html(analysis))
-    assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
+    assert [name for name in page.ids if name in SECTIONS] == SECTIONS
     assert {"acceptance-marginal", "acceptance-conditional"} <= set(page.ids)
     assert not {"attention-0", "hidden-fed", "confidence-calibration"} & set(page.ids)
-    assert "no chain was recorded" in page.words
-    assert "masses and hidden state are not applicable" in page.words
+    for words in ("no chain was recorded", "masses and hidden state are not applicable"):
+        assert words in page.words
 
 
 @pytest.mark.slow
@@ -345,8 +311,7 @@ def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
     for name, spec in specs.items():
         page = to_html(analysis_of(tmp_path / name, {name: spec}))
         assert "NaN" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-        assert not re.search(r">nan%?<", page)
-        assert not re.search(r' (?:[dxy]|points)="[^"]*\bnan', page)
+        assert not re.search(r'>nan%?<| (?:[dxy]|points)="[^"]*\bnan', page)
     together = analysis_of(tmp_path / "together", specs)
     assert "no attention" in to_html(together)
     attention = together.runs[2].attention
@@ -365,12 +330,11 @@ def test_a_name_that_is_no_unicode_is_shown_as_an_escape(tmp_path: Path) -> None
 
 def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
     """The number of single requests, moments and durations shown is bounded."""
-    sizes = []
-    for requests in (300, 3000):
-        run = simulate(tmp_path / f"{requests}", Truth(requests=requests, rounds=6))
-        sizes.append(len(to_html(analyze(Inputs(sources=[run], labels=["run"]))).encode()))
-    assert sizes[1] < 1.1 * sizes[0]
-    assert sizes[1] <= MAX_BYTES
+    small, large = (
+        len(to_html(analyze(Inputs(sources=[run], labels=["run"]))).encode())
+        for run in (simulate(tmp_path / f"{n}", Truth(requests=n, rounds=6)) for n in (300, 3000))
+    )
+    assert large < 1.1 * small and large <= MAX_BYTES
 
 
 def test_what_acceptance_goes_with_is_told_with_its_intervals() -> None:
@@ -387,32 +351,21 @@ def test_speed_is_held_against_a_baseline_without_speculation() -> None:
     run = summarise(read_trace(GALLERY / "drifting"), "run")
     held = baseline_of(open_run(GALLERY / "without"), "baseline")
     assert isinstance(held, BaselineRun)
-    page = Page(to_html(conclude([run], baseline=held)))
-    assert f"The baseline takes {milliseconds(held.latency.tpot_s)}." in page.words
-    assert "baseline, measured" in page.words
-    assert "took at most run baseline" in page.words
+    words = Page(to_html(conclude([run], baseline=held))).words
+    assert f"The baseline takes {milliseconds(held.latency.tpot_s)}." in words
+    assert "baseline, measured" in words and "took at most run baseline" in words
     other = replace(held, manifest=replace(held.manifest, mode="full graph"))
-    page = Page(to_html(conclude([run], baseline=other)))
-    assert "baseline: it is not used: its engine" in page.words
-    assert "The baseline takes" not in page.words
+    words = Page(to_html(conclude([run], baseline=other))).words
+    assert "baseline: it is not used: its engine" in words and "The baseline takes" not in words
 
 
 @pytest.mark.slow
 def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
-    wide = Spec(
-        k=16,
-        conditional=(0.9,) * 16,
-        requests=40,
-        rounds=50,
-        layers=2,
-        heads=16,
-        labels=tuple(f"label {i}" for i in range(60)),
-    )
+    labels = tuple(f"label {i}" for i in range(60))
+    wide = Spec(k=16, conditional=(0.9,) * 16, rounds=50, layers=2, heads=16, labels=labels)
     analysis = analysis_of(tmp_path, {"wide": wide})
-    six = replace(
-        analysis, runs=tuple(replace(analysis.runs[0], label=f"run {i}") for i in range(6))
-    )
-    text = to_html(six)
+    six = tuple(replace(analysis.runs[0], label=f"run {i}") for i in range(6))
+    text = to_html(replace(analysis, runs=six))
     assert len(text.encode()) <= MAX_BYTES
     assert "run 5" in text
 
@@ -441,9 +394,7 @@ def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
         "page = to_html(made, command='driftscope analyze server'); "
         "Path('page.html').write_text(page, encoding='utf-8')"
     )
-    environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(sys.path)}
-    arguments = [sys.executable, "-c", code, str(GALLERY / "server")]
-    subprocess.run(arguments, cwd=tmp_path, env=environment, check=True)
+    run_python("-c", code, GALLERY / "server", cwd=tmp_path, PYTHONHASHSEED="77")
     analysis = analyze(Inputs(sources=[GALLERY / "server"], labels=["server"]))
     page = to_html(analysis, command="driftscope analyze server")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == page
@@ -463,10 +414,13 @@ def test_provenance_says_what_was_used(analysis: Analysis) -> None:
         drafter=replace(run.manifest.drafter, weights_digest="feedc0de"),
     )
     parts = provenance_parts(replace(run, manifest=used))
-    assert parts["sink set"] == "slots 0, 7 (found)"
-    assert parts["masses by"] == "the kernel's log-sum-exp"
-    assert parts["parallel"] == "tensor parallel 2"
-    assert parts["meaning of depth"] == "query index"
+    wanted = {
+        "sink set": "slots 0, 7 (found)",
+        "masses by": "the kernel's log-sum-exp",
+        "parallel": "tensor parallel 2",
+        "meaning of depth": "query index",
+    }
+    assert parts | wanted == parts
     assert "within 1.0% of the TPOT" in parts["sampling"]
     assert parts["drafter's tokens"].startswith("drawn from")
     assert parts["drafter"].endswith("weights feedc0de)")
@@ -477,10 +431,7 @@ def test_provenance_says_what_was_used(analysis: Analysis) -> None:
     ("changed", "words"),
     [
         ({"aux_layers_source": "config"}, "1, 2, 3 (named in the drafter's config)"),
-        (
-            {"aux_layers_source": "engine default"},
-            "1, 2, 3 (the engine's default: the drafter's config names none",
-        ),
+        ({"aux_layers_source": "engine default"}, "1, 2, 3 (the engine's default: the drafter's"),
         ({"aux_layers_source": None}, "1, 2, 3"),
         ({"aux_layers": ()}, "3, indices not recorded"),
     ],

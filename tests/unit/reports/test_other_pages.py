@@ -15,7 +15,7 @@ from support.constructed_drafter import constructed_ablation
 from support.inspections import broken
 
 from driftscope.ablate.result import conclusion_of
-from driftscope.inspect.trial.result import NotApplicable, Tried
+from driftscope.inspect.trial.result import NotApplicable
 from driftscope_reports.checkpoint_pages import ablation_html, inspection_html
 
 HOSTILE = "</script><img src=x onerror=boom()>"
@@ -28,20 +28,23 @@ def _words(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_errors_come_first_and_name_the_line_to_change(tmp_path: Path) -> None:
-    page = _words(inspection_html(broken(tmp_path)))
+def test_errors_come_first_and_every_repair_has_its_gain(tmp_path: Path) -> None:
+    """With renderings of prompts, and what could not be tried."""
+    inspection = broken(tmp_path)
+    assert inspection.trial is not None
+    tried = inspection.trial.tried
+    rendered = replace(tried[0], change=replace(tried[0].change, change="no first token"))
+    left_out = NotApplicable(id="drafters_template", reason="none was saved")
+    trial = replace(inspection.trial, renderings=(rendered,), not_applicable=(left_out,))
+    page = _words(inspection_html(replace(inspection, trial=trial)))
+    assert "no first token" in page
+    assert "Not tried: drafters_template: none was saved." in page
+    for one in tried:
+        assert f"{one.acceptance.mean_length:.2f} {one.gain.difference:+.2f}" in page
     assert "▲ error broken: 1 error, 1 warning, 1 note" in page
     assert page.index("▲ error with") < page.index("◆ warning") < page.index("ℹ note")
     assert 'Change: "norm_output": true' in page
-
-
-def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
-    inspection = broken(tmp_path)
-    page = _words(inspection_html(inspection))
-    assert inspection.trial is not None
     assert '2 changes, one at a time. This one helps: "norm_output": true.' in page
-    for tried in inspection.trial.tried:
-        assert f"{tried.acceptance.mean_length:.2f} {tried.gain.difference:+.2f}" in page
 
 
 def test_each_result_is_a_card_and_none_is_told_with_the_number_of_checks(tmp_path: Path) -> None:
@@ -53,45 +56,26 @@ def test_each_result_is_a_card_and_none_is_told_with_the_number_of_checks(tmp_pa
     assert f"Nothing, in {inspection.checks} checks." in clean
 
 
-def test_renderings_and_what_could_not_be_tried_are_listed(tmp_path: Path) -> None:
-    inspection = broken(tmp_path)
-    assert inspection.trial is not None
-    first = inspection.trial.tried[0]
-    rendered = Tried(
-        change=replace(first.change, change="no first token"),
-        acceptance=first.acceptance,
-        gain=first.gain,
-        prompts=first.prompts,
-        surer=0.1,
-        surer_interval=None,
-    )
-    left_out = NotApplicable(id="drafters_template", reason="none was saved")
-    made = replace(inspection.trial, renderings=(rendered,), not_applicable=(left_out,))
-    page = _words(inspection_html(replace(inspection, trial=made)))
-    assert "no first token" in page
-    assert "Not tried: drafters_template: none was saved." in page
-
-
 def test_names_and_words_of_a_checkpoint_are_escaped(tmp_path: Path) -> None:
     inspection = replace(broken(tmp_path, mistake=HOSTILE), drafter=HOSTILE, target=HOSTILE)
-    page = inspection_html(inspection)
-    assert HOSTILE not in page
-    assert "<img" not in page
+    result = replace(constructed_ablation(), drafter=HOSTILE, not_applicable={HOSTILE: HOSTILE})
+    command = f"driftscope analyze {HOSTILE}"
+    for page in (inspection_html(inspection), ablation_html(result, command=command)):
+        assert HOSTILE not in page and "<img" not in page
 
 
 def test_a_browser_draws_every_picture_and_asks_for_nothing(
     browser: Browser, tmp_path: Path
 ) -> None:
-    path = tmp_path / "page.html"
-    path.write_text(inspection_html(broken(tmp_path)), encoding="utf-8")
-    assert_drawn_alone(browser, path)
+    pages = inspection_html(broken(tmp_path)), ablation_html(constructed_ablation())
+    for page in pages:
+        (tmp_path / "page.html").write_text(page, encoding="utf-8")
+        assert_drawn_alone(browser, tmp_path / "page.html")
 
 
 def _figure(page: str, name: str) -> dict[str, object]:
-    found = re.search(r'<script[^>]*id="figures"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
-    assert found is not None
-    figure: dict[str, object] = json.loads(found[1])[name]
-    return figure
+    (figures,) = re.findall(r'<script[^>]*id="figures"[^>]*>(.*?)</script>', page, re.DOTALL)
+    return dict(json.loads(figures)[name])
 
 
 def test_the_parts_of_the_loss_are_bars_with_intervals() -> None:
@@ -170,17 +154,3 @@ def test_the_headline_gives_a_share_only_to_what_costs_acceptance(
     assert ("no acceptance that shows" in found.headline) != costs
     assert "wrong tokens" not in found.headline
     assert found.headline in words and advice in words
-
-
-def test_hostile_names_are_text() -> None:
-    result = replace(constructed_ablation(), drafter=HOSTILE, not_applicable={HOSTILE: HOSTILE})
-    page = ablation_html(result, command=f"driftscope analyze {HOSTILE}")
-    assert HOSTILE not in page
-
-
-def test_a_browser_draws_every_ablation_and_asks_for_nothing(
-    browser: Browser, tmp_path: Path
-) -> None:
-    path = tmp_path / "page.html"
-    path.write_text(ablation_html(constructed_ablation()), encoding="utf-8")
-    assert_drawn_alone(browser, path)

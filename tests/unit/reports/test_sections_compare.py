@@ -104,8 +104,7 @@ def test_intervals_of_rounds_and_of_steps_hold_their_values(tmp_path: Path) -> N
     for name, values in (("died", died), ("conditional", run.acceptance.conditional)):
         assert len(run.spread[name]) == run.k
         for value, spread in zip(values, run.spread[name], strict=True):
-            assert isinstance(spread, Interval)
-            assert value is not None
+            assert isinstance(spread, Interval) and value is not None
             assert spread.low < value < spread.high
     assert set(run.fallback_spread.by_reason) == {"k_zero", "no_draft", "unknown"}
     assert run.fallback.by_reason == {"k_zero": 1, "no_draft": 1, "unknown": 1}
@@ -130,16 +129,13 @@ def test_acceptance_is_compared_as_compare_does(tmp_path: Path) -> None:
     for at_depth in comparison.at(MARGINAL):
         assert at_depth.interval is not None and at_depth.depth is not None
         assert low[at_depth.depth] == pytest.approx(at_depth.interval.low)
-        a, b = (run.acceptance for run in runs)
-        assert a.marginal_interval and b.marginal_interval
-        ours, theirs = (
-            a.marginal_interval[at_depth.depth - 1],
-            b.marginal_interval[at_depth.depth - 1],
-        )
-        assert ours and theirs
-        alone = difference(
-            b.marginal[at_depth.depth - 1], theirs, a.marginal[at_depth.depth - 1], ours
-        )
+        of_runs = []
+        for acceptance in (run.acceptance for run in reversed(runs)):
+            assert acceptance.marginal_interval
+            interval = acceptance.marginal_interval[at_depth.depth - 1]
+            assert interval
+            of_runs += [acceptance.marginal[at_depth.depth - 1], interval]
+        alone = difference(*of_runs)
         assert at_depth.interval.high - at_depth.interval.low < 0.85 * (alone.high - alone.low)
 
 

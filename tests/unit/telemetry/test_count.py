@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -57,6 +55,15 @@ def test_names_of_genai_stand_in_the_conventions() -> None:
     assert bounds == pytest.approx([0.01 * 2**n for n in range(14)])
 
 
+def _by(tally: Tally, instrument: i.Instrument, attribute: str, of: str = "value") -> object:
+    """Return a quantity of an instrument's points by one of their attributes."""
+    return {
+        dict(point.attributes).get(attribute, ""): getattr(point, of)
+        for point in tally.snapshot().values()
+        if point.name == instrument.name
+    }
+
+
 def _requests(*names: str) -> list[RequestRow]:
     finished = [row for row in rows(Spec(requests=len(names))) if isinstance(row, RequestRow)]
     return [replace(row, request=name) for row, name in zip(finished, names, strict=True)]
@@ -66,11 +73,7 @@ def test_chat_and_completions_are_counted_apart() -> None:
     tally = Tally()
     made = _requests("chatcmpl-1", "cmpl-2-0", "chatcmpl-3", "a1b2")
     BatchCounter(tally=tally).take("request", to_batch("request", made))
-    counts = {
-        dict(point.attributes)[i.OPERATION]: point.count
-        for point in tally.snapshot().values()
-        if point.name == i.TTFT.name
-    }
+    counts = _by(tally, i.TTFT, i.OPERATION, "count")
     assert counts == {"chat": 2, "text_completion": 1, "generate": 1}
 
 
@@ -83,11 +86,7 @@ def test_a_request_that_failed_has_an_error_type_and_no_time_to_first_token() ->
     ]
     BatchCounter(tally=tally).take("request", to_batch("request", made))
     points = tally.snapshot().values()
-    failed = {
-        dict(point.attributes).get(i.ERROR, ""): point.count
-        for point in points
-        if point.name == i.REQUEST_TIME.name
-    }
+    failed = _by(tally, i.REQUEST_TIME, i.ERROR, "count")
     assert failed == {"": 3, "abort": 1, "error": 1}
     whole = sum(point.value for point in points if point.name == i.REQUEST_TIME.name)
     assert whole == pytest.approx(sum(row.time_s - row.arrival_s for row in made))
@@ -99,55 +98,23 @@ ROOT = Path(__file__).parents[3]
 WRITTEN_IN = ("probes/driftscope_probes", "driftscope/trace")
 
 
-def _by(tally: Tally, instrument: i.Instrument, attribute: str) -> dict[str, float]:
-    return {
-        dict(point.attributes)[attribute]: point.value
-        for point in tally.snapshot().values()
-        if point.name == instrument.name
-    }
-
-
-def _status(**values: object) -> Status:
-    return Status(source="worker0-11", closed=False, flushed_s=1.0, **values)  # type: ignore[arg-type]
-
-
 def test_every_cause_begins_at_0_and_a_hook_with_its_first_error() -> None:
-    tally = Tally()
-    record_status(tally, _status())
-    assert _by(tally, i.DROPPED, i.CAUSE) == dict.fromkeys(DROP_CAUSES, 0)
-    assert _by(tally, i.ERRORS, i.HOOK) == {}
-
-
-def test_counts_and_unknown_names_are_kept() -> None:
-    tally = Tally()
-    record_status(tally, _status(dropped={"disk_error": 3, "later": 1}, errors={"masses": 2}))
-    dropped = _by(tally, i.DROPPED, i.CAUSE)
-    assert (dropped["disk_error"], dropped["later"], dropped["queue_full"]) == (3, 1, 0)
-    assert _by(tally, i.ERRORS, i.HOOK) == {"masses": 2}
+    """Unknown names are kept."""
+    status = Status(source="worker0-11", closed=False, flushed_s=1.0)
+    for lost, errors in (({}, {}), ({"disk_error": 3, "later": 1}, {"masses": 2})):
+        tally = Tally()
+        record_status(tally, replace(status, dropped=lost, errors=errors))
+        assert _by(tally, i.DROPPED, i.CAUSE) == {**dict.fromkeys(DROP_CAUSES, 0), **lost}
+        assert _by(tally, i.ERRORS, i.HOOK) == errors
 
 
 def test_the_list_of_causes_is_that_of_the_code() -> None:
     """A cause that is added to the probe or the writer is added to the list."""
-    causes = set(_first_strings({"count_dropped", "_count_lost"}))
+    text = "".join(path.read_text() for at in WRITTEN_IN for path in (ROOT / at).rglob("*.py"))
+    causes = set(re.findall(r'\b(?:count_dropped|_count_lost)[(,]\s*"(\w+)"', text))
     # One is a constant of the recorder; the queue and the files on disk count their own.
     counted = {"shadow_differs", "queue_full", "disk_limit", "disk_error"}
     assert causes | counted == set(DROP_CAUSES)
-
-
-def _first_strings(names: set[str]) -> Iterator[str]:
-    """Yield the literal first arguments of calls to these methods, also by functools.partial."""
-    for folder in WRITTEN_IN:
-        for path in (ROOT / folder).rglob("*.py"):
-            for call in ast.walk(ast.parse(path.read_text())):
-                if isinstance(call, ast.Call):
-                    yield from _string_of(call, names)
-
-
-def _string_of(call: ast.Call, names: set[str]) -> Iterator[str]:
-    for called, given in zip((call.func, *call.args), call.args, strict=False):
-        named = isinstance(called, ast.Attribute) and called.attr in names
-        if named and isinstance(given, ast.Constant) and isinstance(given.value, str):
-            yield given.value
 
 
 def test_a_status_that_leaves_things_out() -> None:
@@ -159,55 +126,55 @@ def test_a_status_that_leaves_things_out() -> None:
 
 
 URL = "http://collector:4318"
-
-
-def test_nothing_is_sent_unless_asked_for() -> None:
-    assert settings_from({}) is None
-    assert settings_from({"OTEL_SERVICE_NAME": "chat"}) is None
-
-
-def test_the_short_form_sends_both_signals_over_http() -> None:
-    found = settings_from({"DRIFTSCOPE_OTLP": URL + "/"})
-    assert found is not None and found.metrics is not None and found.traces is not None
-    assert found.metrics.endpoint == f"{URL}/v1/metrics"
-    assert found.traces.endpoint == f"{URL}/v1/traces"
-    assert found.interval_s == 60.0
-
-
-def test_standard_endpoints_are_left_to_the_exporters() -> None:
-    found = settings_from({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": URL})
-    assert found is not None and found.traces is None
-    assert found.metrics is not None and found.metrics.endpoint is None
+HERE = "127.0.0.1"
 
 
 @pytest.mark.parametrize(
     "environ",
     [
+        {},
+        {"OTEL_SERVICE_NAME": "chat"},
         {"OTEL_SDK_DISABLED": "true", "DRIFTSCOPE_OTLP": URL},
         {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none", "DRIFTSCOPE_OTLP": URL},
     ],
 )
-def test_it_can_be_switched_off(environ: dict[str, str]) -> None:
+def test_nothing_is_sent_unless_asked_for(environ: dict[str, str]) -> None:
     assert settings_from(environ) is None
 
 
-def test_prometheus() -> None:
-    """Nobody else's machine is answered unless a host is given."""
-    found = settings_from({"OTEL_METRICS_EXPORTER": "prometheus"})
-    assert found is not None and found.prometheus == ("127.0.0.1", 9464)
-    assert found.metrics is None
-    for value, where in (
-        ("9100", ("127.0.0.1", 9100)),
-        ("0.0.0.0:9100", ("0.0.0.0", 9100)),
-        ("[::1]:9100", ("::1", 9100)),
-        (":9100", ("127.0.0.1", 9100)),
-    ):
-        found = settings_from({"DRIFTSCOPE_PROMETHEUS": value})
-        assert found is not None and found.prometheus == where
-    found = settings_from(
-        {"DRIFTSCOPE_PROMETHEUS": "9100", "OTEL_EXPORTER_PROMETHEUS_HOST": "10.0.0.1"}
-    )
-    assert found is not None and found.prometheus == ("10.0.0.1", 9100)
+@pytest.mark.parametrize(
+    ("environ", "metrics", "traces"),
+    [
+        ({"DRIFTSCOPE_OTLP": f"{URL}/"}, f"{URL}/v1/metrics", f"{URL}/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": URL}, None, "none"),  # left to the exporter
+    ],
+)
+def test_where_signals_are_sent(environ: dict[str, str], metrics: str | None, traces: str) -> None:
+    found = settings_from(environ)
+    assert found is not None and found.metrics is not None and found.interval_s == 60.0
+    assert found.metrics.endpoint == metrics
+    assert (found.traces.endpoint if found.traces else "none") == traces
+
+
+@pytest.mark.parametrize(
+    ("environ", "where"),
+    [
+        ({"OTEL_METRICS_EXPORTER": "prometheus"}, (HERE, 9464)),
+        ({"DRIFTSCOPE_PROMETHEUS": "9100"}, (HERE, 9100)),
+        ({"DRIFTSCOPE_PROMETHEUS": "0.0.0.0:9100"}, ("0.0.0.0", 9100)),
+        ({"DRIFTSCOPE_PROMETHEUS": "[::1]:9100"}, ("::1", 9100)),
+        ({"DRIFTSCOPE_PROMETHEUS": ":9100"}, (HERE, 9100)),
+        (
+            {"DRIFTSCOPE_PROMETHEUS": "9100", "OTEL_EXPORTER_PROMETHEUS_HOST": "10.0.0.1"},
+            ("10.0.0.1", 9100),
+        ),
+    ],
+)
+def test_nobody_elses_machine_is_answered_unless_a_host_is_given(
+    environ: dict[str, str], where: tuple[str, int]
+) -> None:
+    found = settings_from(environ)
+    assert found is not None and (found.prometheus, found.metrics) == (where, None)
 
 
 @pytest.mark.parametrize(

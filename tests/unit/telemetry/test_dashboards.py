@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,19 @@ GOOD, BAD, AGAIN = 60, 30, 60
 AT_GOOD, AT_BAD, AT_END = "59m", "76m", "149m"
 ENGINE = 'job="j", instance="{}", gen_ai_request_model="m", driftscope_drafter="d"'
 WORKER = 'driftscope_source="worker0"'
-COUNTS = {
+MEANS = {
+    "driftscope_acceptance_length": (600, 3.0),
+    'driftscope_attention_mass{driftscope_depth="2", driftscope_class="self"}': (600, 0.1),
+    'driftscope_hidden_rms{driftscope_depth="2", driftscope_place="fed"}': (600, 3.0),
+    "driftscope_hidden_growth": (600, 1.2),
+    'driftscope_confidence_top1{driftscope_depth="2"}': (600, 0.5),
+    "driftscope_draft_duration_seconds": (600, 0.004),
+    "driftscope_verify_duration_seconds": (600, 0.01),
+    "gen_ai_server_time_to_first_token_seconds": (60, 0.05),
+    "gen_ai_server_time_per_output_token_seconds": (60, 0.01),
+}
+"""Counts of observations, and their mean."""
+RATES = {
     "driftscope_rounds_completed_total": 600,
     "driftscope_tokens_accepted_total": 1200,
     "driftscope_chains_recorded_total": 600,
@@ -57,30 +70,12 @@ COUNTS = {
     f'driftscope_rows_dropped_total{{{WORKER}, driftscope_cause="queue_full"}}': 0,
     f'driftscope_rows_dropped_total{{{WORKER}, driftscope_cause="disk_limit"}}': 0,
     f'driftscope_probe_errors_total{{{WORKER}, driftscope_hook="draft"}}': 0,
+    **{
+        name.replace("{", f"_{end}{{") if "{" in name else f"{name}_{end}": count * times
+        for name, (count, mean) in MEANS.items()
+        for end, times in (("sum", mean), ("count", 1))
+    },
 }
-MEANS = {
-    "driftscope_acceptance_length": (600, 3.0),
-    'driftscope_attention_mass{driftscope_depth="2", driftscope_class="self"}': (600, 0.1),
-    'driftscope_hidden_rms{driftscope_depth="2", driftscope_place="fed"}': (600, 3.0),
-    "driftscope_hidden_growth": (600, 1.2),
-    'driftscope_confidence_top1{driftscope_depth="2"}': (600, 0.5),
-    "driftscope_draft_duration_seconds": (600, 0.004),
-    "driftscope_verify_duration_seconds": (600, 0.01),
-    "gen_ai_server_time_to_first_token_seconds": (60, 0.05),
-    "gen_ai_server_time_per_output_token_seconds": (60, 0.01),
-}
-"""Counts of observations, and their mean."""
-
-
-def _of_mean(name: str, count: float, mean: float) -> dict[str, float]:
-    metric, brace, labels = name.partition("{")
-    return {
-        f"{metric}_sum{brace}{labels}": count * mean,
-        f"{metric}_count{brace}{labels}": count,
-    }
-
-
-RATES = COUNTS | {k: v for name, of in MEANS.items() for k, v in _of_mean(name, *of).items()}
 """Counters by what they gain in a minute when all is well."""
 BEHIND = 'driftscope_export_behind_seconds{driftscope_signal="metrics"}'
 UP = 'driftscope_probe_up{driftscope_source="engine0", driftscope_reason=""}'
@@ -112,20 +107,16 @@ def short_rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _series(wrong: str) -> list[dict[str, str]]:
-    out = {}
+    out = []
     for engine in "abc":
         for name, good in {**RATES, BEHIND: 10, UP: 1}.items():
             bad = FIRES[wrong][0] if wrong and wrong in name and engine == "a" else good
             level = f"{good}x{GOOD} {bad}x{BAD} {good}x{AGAIN}"
             values = level if name in (BEHIND, UP) else _counter((good, bad, good))
-            out[_labelled(name, engine)] = values
-    return [{"series": name, "values": values} for name, values in out.items()]
-
-
-def _labelled(name: str, engine: str) -> str:
-    metric, _, labels = name.rstrip("}").partition("{")
-    own = ", ".join(filter(None, (ENGINE.format(engine), labels)))
-    return f"{metric}{{{own}}}"
+            metric, _, labels = name.rstrip("}").partition("{")
+            own = ", ".join(filter(None, (ENGINE.format(engine), labels)))
+            out.append({"series": f"{metric}{{{own}}}", "values": values})
+    return out
 
 
 def _counter(rates: tuple[float, float, float]) -> str:
@@ -137,8 +128,10 @@ def _counter(rates: tuple[float, float, float]) -> str:
     return " ".join(parts)
 
 
-def _firing(names: Iterable[str]) -> list[dict[str, Any]]:
-    return [{"labels": f'{{alertname="Driftscope{name}"}}', "value": 1} for name in sorted(names)]
+def _asked(expr: str, time: str, *labels: str, value: float = 1) -> dict[str, Any]:
+    """Return the test that an expression has these series, of one value, and no others."""
+    samples = [{"labels": own, "value": value} for own in labels]
+    return {"expr": expr, "eval_time": time, "exp_samples": samples}
 
 
 @pytest.mark.prometheus
@@ -152,9 +145,12 @@ def test_an_alert_fires_for_its_cause_alone_and_resolves(
         [short_rules],
         _series(wrong),
         [
-            {"expr": firing, "eval_time": AT_GOOD, "exp_samples": []},
-            {"expr": firing, "eval_time": AT_BAD, "exp_samples": _firing(FIRES[wrong][1])},
-            {"expr": firing, "eval_time": AT_END, "exp_samples": _firing(LASTING.get(wrong, ()))},
+            _asked(firing, at, *(f'{{alertname="Driftscope{name}"}}' for name in sorted(names)))
+            for at, names in (
+                (AT_GOOD, ()),
+                (AT_BAD, FIRES[wrong][1]),
+                (AT_END, LASTING.get(wrong, ())),
+            )
         ],
     )
 
@@ -232,11 +228,7 @@ def test_every_recording_rule_gives_what_the_counters_say(
 ) -> None:
     assert {name.partition("{")[0] for name in VALUES} == set(RECORDED)
     expected = [
-        {
-            "expr": f"abs(max({name}) - {value}) < bool 1e-9",
-            "eval_time": AT_GOOD,
-            "exp_samples": [{"labels": "{}", "value": 1}],
-        }
+        _asked(f"abs(max({name}) - {value}) < bool 1e-9", AT_GOOD, "{}")
         for name, value in VALUES.items()
     ]
     check_rules_with(tmp_path, [short_rules], _series(""), expected)
@@ -304,36 +296,27 @@ LABELS = {
 """Labels by metric of the catalogue, without the suffixes of Prometheus."""
 
 
-def _suffixed(names: set[str]) -> set[str]:
-    """Return the catalogue's metrics as Prometheus names their series."""
-    for one in INSTRUMENTS.values():
-        kinds = {COUNTER: ("_total",), GAUGE: ("",)}
-        names |= {metric_name(one) + end for end in kinds.get(one.kind, ("_sum", "_count"))}
-    return names
-
-
 def _expressions() -> Iterator[str]:
     for file in (FILES / "grafana").glob("*.json"):
-        raw = json.loads(file.read_text())
-        yield from (target["expr"] for panel in raw["panels"] for target in panel["targets"])
-        yield from (v["query"] for v in raw["templating"]["list"] if v["type"] == "query")
+        yield from _queries(file)
     yield from (rule["expr"] for rule in rules_in())
 
 
 def test_panels_and_rules_name_metrics_and_labels_of_the_catalogue() -> None:
-    known = _suffixed({*RECORDED, "ALERTS"})
+    known, ends = {*RECORDED, "ALERTS"}, {COUNTER: ("_total",), GAUGE: ("",)}
+    for one in INSTRUMENTS.values():
+        known |= {metric_name(one) + end for end in ends.get(one.kind, ("_sum", "_count"))}
+    every = set().union(*LABELS.values())
     named: set[str] = set()
     for expr in _expressions():
         plain = re.sub(r"#.*|\"[^\"]*\"", " ", expr)
         of_series = re.findall(r"([\w:]+)\{([^}]*)\}", plain)
         for metric, labels in of_series:
             base = metric.removesuffix("_total").removesuffix("_sum").removesuffix("_count")
-            allowed = set().union(*LABELS.values()) if ":" in metric else LABELS[base]
+            allowed = every if ":" in metric else LABELS[base]
             assert set(re.findall(r"(\w+)\s*=", labels)) <= allowed, expr
         grouped = re.findall(r"(?:by|on|without|ignoring) \(([^)]*)\)", plain)
-        assert {label.strip() for labels in grouped for label in labels.split(",")} <= set().union(
-            *LABELS.values()
-        ), expr
+        assert {label.strip() for labels in grouped for label in labels.split(",")} <= every, expr
         rest = re.sub(r"(by|on|without|ignoring) \([^)]*\)|\{[^}]*\}|, \w+\)$", " ", plain)
         named |= set(re.findall(r"[a-z_:]*driftscope[a-z0-9_:]*|gen_ai_[a-z_]+|ALERTS", rest))
     assert named <= known
@@ -406,11 +389,11 @@ def test_rules_of_engines_name_what_the_engines_publish() -> None:
 
 def test_alerts_of_engines_are_those_of_the_probe() -> None:
     """Without the probe's own figures; each is computed by the same rule."""
-    theirs = rules_in(ENGINES / "alerts.rules.yml")
-    ours = {rule.get("record") or rule["alert"]: rule["expr"] for rule in rules_in()}
-    assert {rule.get("record") or rule["alert"]: rule["expr"] for rule in theirs}.items() <= (
-        ours.items()
+    theirs, ours = (
+        {(rule.get("record") or rule["alert"], rule["expr"]) for rule in rules}
+        for rules in (rules_in(ENGINES / "alerts.rules.yml"), rules_in())
     )
+    assert theirs <= ours
     made = {rule["record"] for name in EngineName for rule in rules_in(_engine_rules(name)[0])}
     assert made - {"engine:driftscope_drafted:mean"} <= set(RECORDED)
 
@@ -424,29 +407,18 @@ def test_counters_give_the_length_and_the_first_depth(
     """Acceptance by position is unknown while drafts are shorter and what was verified at a
     position is not published."""
     rounds, accepted, first, tokens = COUNTERS[engine]
-    series = [
-        {"series": rounds, "values": "0+600x20"},
-        {"series": accepted, "values": "0+900x20"},
-        {"series": first, "values": "0+450x20"},
-    ]
-    if tokens:
-        series.append({"series": tokens, "values": f"0+{600 if whole else 500}x20"})
+    gains = {rounds: 600, accepted: 900, first: 450, tokens: 600 if whole else 500}
+    series = [{"series": one, "values": f"0+{gain}x20"} for one, gain in gains.items() if one]
     labels = f'gen_ai_request_model="m",{ON_PAGE}'
     labels = 'instance="a:8000"' if engine is EngineName.LLAMACPP else labels
     position = "token_position" if engine is EngineName.TRTLLM else "position"
-    check_rules_with(
-        tmp_path,
-        _engine_rules(engine),
-        series,
-        [
-            _expected("engine:driftscope_acceptance_length:mean", f"{{{labels}}}", 2.5),
-            _expected(
-                'engine_depth:driftscope_acceptance_marginal:ratio{driftscope_depth!="all"}',
-                f'{{{labels},{position}="0"}}',
-                0.75 if whole or not tokens else None,
-            ),
-        ],
-    )
+    marginal = 'engine_depth:driftscope_acceptance_marginal:ratio{driftscope_depth!="all"}'
+    first_rate = 0.75 if whole or not tokens else None
+    asked = [
+        _expected("engine:driftscope_acceptance_length:mean", f"{{{labels}}}", 2.5),
+        _expected(marginal, f'{{{labels},{position}="0"}}', first_rate),
+    ]
+    check_rules_with(tmp_path, _engine_rules(engine), series, asked)
 
 
 @pytest.mark.prometheus
@@ -485,8 +457,7 @@ def _queries(board: Path) -> list[str]:
     """Return the queries of a board's panels and variables."""
     raw = json.loads(board.read_text())
     asked = [target["expr"] for panel in raw["panels"] for target in panel["targets"]]
-    of_variables = [v["query"] for v in raw["templating"]["list"] if v["type"] == "query"]
-    return [_chosen(query) for query in (*asked, *of_variables)]
+    return asked + [v["query"] for v in raw["templating"]["list"] if v["type"] == "query"]
 
 
 def _chosen(query: str) -> str:
@@ -516,7 +487,8 @@ def _published(engine: EngineName) -> set[str]:
 @pytest.mark.parametrize("engine", BOARDS)
 def test_names_of_a_board_and_of_rules_stand_in_the_engine_s_source(engine: EngineName) -> None:
     rules = [rule["expr"] for rule in rules_in(_engine_rules(engine)[0])]
-    text = " ".join([*_queries(BOARDS[engine]), *rules, *prometheus.ENGINES[engine].names])
+    names = prometheus.ENGINES[engine].names
+    text = " ".join([*map(_chosen, _queries(BOARDS[engine])), *rules, *names])
     named = set(re.findall(rf"\b{engine}:[a-z_]+", text))
     assert len(named) >= 10 and named <= _published(engine)
 
@@ -528,26 +500,16 @@ def test_each_panel_shows_something(tmp_path: Path, engine: EngineName) -> None:
     series = [one for n in range(3) for one in _replica(engine, n, (1.0 if n == 2 else 3.0, 40))]
     known = {one["series"].partition("{")[0] for one in series}
     labels = f'{{{ON_PAGE},{REPLICA_LABEL[engine]}="0"}}'
-    names = set(re.findall(rf"\b{engine}:[a-z_]+", " ".join(_queries(BOARDS[engine]))))
+    queries = " ".join(map(_chosen, _queries(BOARDS[engine])))
+    names = set(re.findall(rf"\b{engine}:[a-z_]+", queries))
     for name in names - known:
         values = "0+600x40" if name.endswith(("_total", "_sum", "_count")) else "1x40"
         more = ',position="0"}' if "per_pos" in name else "}"
         series.append({"series": labels.replace("}", more).join((name, "")), "values": values})
     panels = json.loads(BOARDS[engine].read_text())["panels"]
-    check_rules_with(
-        tmp_path,
-        _engine_rules(engine),
-        series,
-        [
-            {
-                "expr": f"count({_chosen(target['expr'])}) > bool 0",
-                "eval_time": "35m",
-                "exp_samples": [{"labels": "{}", "value": 1}],
-            }
-            for panel in panels
-            for target in panel["targets"]
-        ],
-    )
+    shown = [_chosen(target["expr"]) for panel in panels for target in panel["targets"]]
+    asked = [_asked(f"count({expr}) > bool 0", "35m", "{}") for expr in shown]
+    check_rules_with(tmp_path, _engine_rules(engine), series, asked)
 
 
 REPLICA_LABEL = {EngineName.VLLM: "engine", EngineName.SGLANG: "dp_rank"}
@@ -566,11 +528,8 @@ def _replica(engine: EngineName, number: int, *phases: tuple[float, int]) -> lis
             }
             for name, times in gauges.items()
         ]
-    accepted, values = 0.0, []
-    for length, minutes in phases:
-        for _ in range(minutes):
-            accepted += 600 * (length - 1)
-            values.append(f"{accepted:.0f}")
+    gains = (600 * (length - 1) for length, minutes in phases for _ in range(minutes))
+    values = [f"{total:.0f}" for total in accumulate(gains)]
     name, own = "vllm:spec_decode_num", f'{{{ON_PAGE},engine="{number}"}}'
     return [
         {"series": f"{name}_drafts_total{own}", "values": f"0+600x{len(values)}"},
@@ -582,9 +541,8 @@ def _alerts(engine: EngineName, eval_time: str, *names: str, number: int) -> dic
     """Return the test that these alerts fire at a time, each for one replica, and no other."""
     label = REPLICA_LABEL[engine]
     firing = 'ALERTS{alertstate="firing", alertname!="DriftscopeNoReference"}'
-    samples = [{"labels": f'{{alertname="{n}",{label}="{number}"}}', "value": 1} for n in names]
-    expr = f"count by (alertname, {label}) ({firing})"
-    return {"expr": expr, "eval_time": eval_time, "exp_samples": samples}
+    labels = [f'{{alertname="Driftscope{name}",{label}="{number}"}}' for name in names]
+    return _asked(f"count by (alertname, {label}) ({firing})", eval_time, *labels)
 
 
 @pytest.mark.prometheus
@@ -599,16 +557,9 @@ def test_one_replica_of_a_page_is_named_when_it_falls(
         for number in range(8)
         for one in _replica(engine, number, (3.0, 240), (length if number == 5 else 3.0, 60))
     ]
-    names = ("DriftscopeFleetOutlier", "DriftscopeNothingAccepted") if length < 2 else ()
-    check_rules_with(
-        tmp_path,
-        _engine_rules(engine),
-        series,
-        [
-            _alerts(engine, "239m", number=5),
-            _alerts(engine, "270m", *names, number=5),
-        ],
-    )
+    names = ("FleetOutlier", "NothingAccepted") if length < 2 else ()
+    asked = [_alerts(engine, "239m", number=5), _alerts(engine, "270m", *names, number=5)]
+    check_rules_with(tmp_path, _engine_rules(engine), series, asked)
 
 
 @pytest.mark.prometheus
@@ -617,13 +568,9 @@ def test_one_replica_of_a_page_is_named_when_it_falls(
 def test_a_server_that_accepts_nothing_from_the_first_day_is_reported(
     tmp_path: Path, engine: EngineName, length: float
 ) -> None:
-    names = ("DriftscopeNothingAccepted",) if length < 2 else ()
-    check_rules_with(
-        tmp_path,
-        _engine_rules(engine),
-        _replica(engine, 0, (length, 30)),
-        [_alerts(engine, "25m", *names, number=0)],
-    )
+    names = ("NothingAccepted",) if length < 2 else ()
+    asked, series = [_alerts(engine, "25m", *names, number=0)], _replica(engine, 0, (length, 30))
+    check_rules_with(tmp_path, _engine_rules(engine), series, asked)
 
 
 @pytest.mark.prometheus
@@ -648,10 +595,10 @@ def test_an_alert_fires_when_acceptance_falls_and_only_then(
         assert "DriftscopeAcceptanceFell" not in fired
 
 
-def _expected(name: str, labels: str, value: float | None) -> dict[str, object]:
+def _expected(name: str, labels: str, value: float | None) -> dict[str, Any]:
     # Floating-point sums differ in the last digit, and promtool compares every digit.
-    samples = [] if value is None else [{"labels": labels, "value": value}]
-    return {"expr": f"round({name}, 0.001)", "eval_time": "20m", "exp_samples": samples}
+    known = () if value is None else (labels,)
+    return _asked(f"round({name}, 0.001)", "20m", *known, value=value or 0)
 
 
 LONG_H = 60

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socketserver
 import threading
+from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from support.waiting import no_hang
 from driftscope.boundary.bounds import MAX_COUNT, MAX_K
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry import prometheus
-from driftscope.telemetry.instruments import Key, Point, Tally
+from driftscope.telemetry.instruments import Tally
 from driftscope.telemetry.prometheus import (
     ENGINES,
     BadPageError,
@@ -29,23 +31,13 @@ from driftscope.telemetry.prometheus import (
 from driftscope.telemetry.watch import view
 
 
-def page_of(text: str) -> EnginePage | None:
+def _page(text: str) -> EnginePage:
     found = samples_of_engine(text)
-    return found and page_of_samples(*found)
-
-
-class Nothing:
-    """A source without figures."""
-
-    def snapshot(self) -> dict[Key, Point]:
-        return {}
-
-    def identity(self) -> None:
-        return None
+    assert found is not None
+    return page_of_samples(*found)
 
 
 def test_an_endpoint_that_does_not_stop_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("prometheus_client")
     over, stopped = threading.Event(), socketserver.BaseServer.shutdown
 
     def hanging(server: socketserver.BaseServer) -> None:
@@ -54,7 +46,7 @@ def test_an_endpoint_that_does_not_stop_is_given_up(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(socketserver.BaseServer, "shutdown", hanging)
     monkeypatch.setattr(prometheus, "STOP_S", 0.1)
-    stop = prometheus.serve(Nothing(), "127.0.0.1", 0)
+    stop = prometheus.serve(SimpleNamespace(snapshot=dict, identity=bool), "127.0.0.1", 0)
     with no_hang():
         stop()
     over.set()
@@ -67,19 +59,18 @@ vllm:spec_decode_num_drafts_total{engine="1",model_name="m"} 100.0
 vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 600.0
 vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 150.0
 vllm:spec_decode_num_accepted_tokens_total{engine="1",model_name="m"} 90.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 80.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} 45.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"} 25.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="0"} 60.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="1"} 30.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="m",position="2"} 0.0
 vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 7.0
 vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 1.0
 vllm:time_to_first_token_seconds_sum{engine="0",model_name="m"} 0.4
 vllm:time_to_first_token_seconds_count{engine="0",model_name="m"} 8.0
 vllm:request_time_per_output_token_seconds_sum{engine="0",model_name="m"} 0.08
 vllm:request_time_per_output_token_seconds_count{engine="0",model_name="m"} 8.0
-"""
+""" + "".join(
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    f'{{engine="{engine}",model_name="m",position="{position}"}} {accepted:.1f}\n'
+    for engine, counts in enumerate(((80, 45, 25), (60, 30, 0)))
+    for position, accepted in enumerate(counts)
+)
 SGLANG = """sglang:spec_accept_length{dp_rank="0",model_name="m",tp_rank="0"} 2.5
 sglang:spec_accept_length{dp_rank="1",model_name="m",tp_rank="0"} 3.5
 sglang:spec_accept_length{dp_rank="0",model_name="m",tp_rank="1"} 2.5
@@ -108,12 +99,6 @@ llamacpp:n_decode_total 1200
 LMDEPLOY = LLAMACPP.replace("llamacpp", "lmdeploy")
 
 
-def _page(text: str) -> EnginePage:
-    page = page_of(text)
-    assert page is not None
-    return page
-
-
 @pytest.mark.parametrize(
     ("text", "engine", "rounds", "length", "marginal"),
     [
@@ -139,6 +124,8 @@ def test_counters_are_the_figures_of_driftscope(
     assert [depth.accepted for depth in seen.depths] == pytest.approx(marginal)
     assert seen.rejected == pytest.approx(1 - marginal[0])
     assert seen.chains == 0 and seen.depths[0].fed_rms is None
+    if engine is EngineName.VLLM:
+        assert (seen.requests, seen.ttft_s, seen.tpot_s) == pytest.approx((8, 0.05, 0.01))
 
 
 def test_a_counter_may_lack_its_suffix() -> None:
@@ -150,12 +137,6 @@ def test_a_collection_of_our_own_pages_is_refused() -> None:
     one = 'driftscope_rounds_completed_total{{instance="{}"}} 3\n'
     with pytest.raises(BadPageError, match="more than one engine"):
         points_on(one.format("a") + one.format("b"))
-
-
-def test_times_and_requests_of_vllm() -> None:
-    seen = view(_page(VLLM).points)
-    assert seen.requests == 8
-    assert seen.ttft_s == pytest.approx(0.05) and seen.tpot_s == pytest.approx(0.01)
 
 
 def test_a_window_is_the_difference_of_two_looks() -> None:
@@ -183,45 +164,39 @@ _COUNTERS = """{0}spec_decode_num_drafts_total{{{1}}} 100
 
 
 @pytest.mark.parametrize(
-    ("template", "labels", "names"),
+    ("template", "labels", "label"),
     [
-        ("vllm:", 'engine="{0}",model_name="m"', ("engine 0", "engine 1")),
+        ("vllm:", 'engine="{0}",model_name="m"', "engine {}"),
         (
             "ray_vllm_",
             'ReplicaId="r{0}",WorkerId="w{0}",engine="0",model_name="m"',
-            ("ReplicaId r0", "ReplicaId r1"),
+            "ReplicaId r{}",
         ),
-        (
-            "llamacpp:",
-            'instance="h:{0}",job="j",namespace="n{0}"',
-            ("instance h:0", "instance h:1"),
-        ),
-        ("trtllm", 'model_name="m{0}"', ("model_name m0", "model_name m1")),
-        ("sglang", 'dp_rank="{0}",tp_rank="{0}"', ("dp_rank 0", "dp_rank 1")),
+        ("llamacpp:", 'instance="h:{0}",job="j",namespace="n{0}"', "instance h:{}"),
+        ("trtllm", 'model_name="m{0}"', "model_name m{}"),
+        ("sglang", 'dp_rank="{0}",tp_rank="{0}"', "dp_rank {}"),
         # A rank that publishes other figures than its sibling serves requests of its own.
-        ("sglang", 'pp_rank="0",tp_rank="{0}"', ("tp_rank 0", "tp_rank 1")),
-        ("sglang", 'cluster="c",hostname="h{0}"', ("hostname h0", "hostname h1")),
+        ("sglang", 'pp_rank="0",tp_rank="{0}"', "tp_rank {}"),
+        ("sglang", 'cluster="c",hostname="h{0}"', "hostname h{}"),
     ],
 )
 def test_every_label_that_tells_replicas_apart_is_kept(
-    template: str, labels: str, names: tuple[str, ...]
+    template: str, labels: str, label: str
 ) -> None:
     """And the counters of the whole server belong to none of them."""
+    own, lengths = [labels.format(n) for n in range(2)], [3.0, 1.0]
     if template == "sglang":
-        text = "".join(_GAUGE.format(labels.format(n), 3 - 2 * n) for n in range(2))
+        text = "".join(map(_GAUGE.format, own, lengths))
         text += 'sglang:spec_verify_calls_total{cluster="c"} 7\n'
     elif template == "trtllm":
-        text = "".join(TRTLLM.replace('model_name="m"', labels.format(n)) for n in range(2))
+        text, lengths = "".join(TRTLLM.replace('model_name="m"', one) for one in own), [2.1, 2.1]
     else:
-        parts = (_COUNTERS.format(template, labels.format(n), 200 - 200 * n) for n in range(2))
-        text = "".join(parts)
+        text = "".join(map(_COUNTERS.format, [template] * 2, own, (200, 0)))
     page = _page(text)
-    assert tuple(page.replicas) == names
-    assert all("".join(name.split()[:1]) in text for name in names)
-    lengths = [one.length or view(one.points).length for one in page.replicas.values()]
-    assert lengths == pytest.approx([2.1, 2.1] if template == "trtllm" else [3.0, 1.0])
-    rounds = {"sglang": 7, "trtllm": 60}.get(template, 200)
-    assert view(page.points).rounds == rounds
+    assert list(page.replicas) == [label.format(n) for n in range(2)]
+    found = [one.length or view(one.points).length for one in page.replicas.values()]
+    assert found == pytest.approx(lengths)
+    assert view(page.points).rounds == {"sglang": 7, "trtllm": 60}.get(template, 200)
 
 
 def test_ranks_that_repeat_each_other_are_one_replica() -> None:
@@ -233,7 +208,7 @@ def test_ranks_that_repeat_each_other_are_one_replica() -> None:
 
 
 def test_a_page_without_speculation_is_none_of_them() -> None:
-    assert page_of('vllm:request_success_total{engine="0"} 7.0\n') is None
+    assert samples_of_engine('vllm:request_success_total{engine="0"} 7.0\n') is None
     assert samples_of_engine(LLAMACPP, [ENGINES[EngineName.VLLM]]) is None
 
 
@@ -253,7 +228,7 @@ def test_a_page_without_speculation_is_none_of_them() -> None:
 )
 def test_a_sample_that_cannot_be_right_makes_the_page_unusable(line: str, words: str) -> None:
     with pytest.raises(BadPageError, match=words):
-        page_of(LLAMACPP + line + "\n")
+        _page(LLAMACPP + line + "\n")
 
 
 @given(
@@ -263,13 +238,9 @@ def test_a_sample_that_cannot_be_right_makes_the_page_unusable(line: str, words:
     st.text(max_size=8),
 )
 def test_a_mutated_page_is_read_or_refused(text: str, start: int, more: int, put: str) -> None:
-    mutated = text[:start] + put + text[start + more :]
-    try:
-        page = page_of(mutated)
-    except BadPageError:
-        return
-    if page is not None:
-        view(page.points)
+    with suppress(BadPageError):
+        if found := samples_of_engine(text[:start] + put + text[start + more :]):
+            view(page_of_samples(*found).points)
 
 
 K = "driftscope_draft_tokens_configured"
@@ -304,8 +275,8 @@ def test_what_our_own_endpoint_writes(reason: str, k: int, lengths: list[float])
     expected = tally.snapshot()
     assert found.keys() == expected.keys()
     for key, point in found.items():
-        assert point.value == pytest.approx(expected[key].value)
-        assert point.count == expected[key].count
+        wanted = expected[key]
+        assert (point.value, point.count) == pytest.approx((wanted.value, wanted.count))
 
 
 @pytest.mark.parametrize(
@@ -317,6 +288,7 @@ def test_what_our_own_endpoint_writes(reason: str, k: int, lengths: list[float])
         (f"{K} 2.5", "not a number of tokens"),
         (f"{K} -1", "not a number of tokens"),
         (f"{K} many", "many, not a number"),
+        (f"{K} 1e300", "not a finite number up to"),
         (f"{K}", "a line that is not a sample"),
         (f"driftscope_rounds_completed_total {2 * MAX_COUNT}", "not a finite number up to"),
         ("driftscope_rounds_completed_total -1", "a count is 0 or more"),

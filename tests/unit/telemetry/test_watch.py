@@ -27,7 +27,6 @@ from driftscope.telemetry.watch import (
     Depth,
     FollowedEndpoint,
     FollowedRun,
-    View,
     follow,
     outliers,
     view,
@@ -64,6 +63,9 @@ def test_a_run_that_is_being_written(tmp_path: Path) -> None:
 
 def test_figures_are_those_of_analyze(tmp_path: Path) -> None:
     write_run(tmp_path / "run", SPEC)
+    line = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--json"]).output
+    figures = json.loads(line)  # one line, as the run is over
+    assert figures["rounds"] == ROUNDS and figures["over"] is True
     summary = summarise(read_trace(tmp_path / "run"), "run")
     seen = view(FollowedRun(tmp_path / "run").look())
     assert seen.rounds == summary.rounds and seen.k == SPEC.k
@@ -74,22 +76,15 @@ def test_figures_are_those_of_analyze(tmp_path: Path) -> None:
     assert seen.rejected == pytest.approx(summary.fallback.rejected_share)
     assert sum(seen.undrafted.values()) == pytest.approx(summary.fallback.undrafted_share)
     assert seen.tpot_s == pytest.approx(summary.latency.tpot_s)
-
-
-def test_what_was_not_measured_is_no_zero(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", replace(SPEC, heads=0))
-    seen = view(FollowedRun(tmp_path / "run").look())
-    assert all(d.masses["self"] is None for d in seen.depths)
+    write_run(tmp_path / "other", replace(SPEC, heads=0))
+    seen = view(FollowedRun(tmp_path / "other").look())
+    assert all(d.masses["self"] is None for d in seen.depths), "not measured is no zero"
     assert seen.depths[0].top1 is not None and seen.rate is None
 
 
 def _figures(depth: Depth) -> dict[str, float | None]:
     plain = asdict(depth)
     return {**plain.pop("masses"), **plain}
-
-
-def _counts(seen: View) -> tuple[int, int]:
-    return seen.rounds, seen.chains
 
 
 def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
@@ -103,10 +98,10 @@ def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
     for row in rows(SPEC):
         assert writer.put(row)
     followed = FollowedEndpoint(f"http://127.0.0.1:{port}")
-    whole = (ROUNDS, ROUNDS + SPEC.requests)
-    until(lambda: _counts(view(followed.look())) == whole)
+    whole = ROUNDS + SPEC.requests
+    until(lambda: view(followed.look()).chains == whole)
     there, here = view(followed.look()), view(FollowedRun(tmp_path / "run").look())
-    assert _counts(here) == whole
+    assert there.rounds == here.rounds == ROUNDS and here.chains == whole
     for a, b in zip(there.depths, here.depths, strict=True):
         # Sums of the same rows in other batches differ in their last digit.
         assert _figures(a) == pytest.approx(_figures(b))
@@ -114,6 +109,13 @@ def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
     speaker.close()
     with pytest.raises(TelemetryError, match="no metrics there"):
         followed.look()
+
+
+def _watched(*words: object) -> str:
+    """Return what `watch` prints of one look."""
+    done = CliRunner().invoke(app, ["watch", *map(str, words), "--once"])
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 @contextmanager
@@ -124,24 +126,19 @@ def _serving(page: str) -> Iterator[str]:
 
 
 def test_an_engines_own_page_shows_its_acceptance() -> None:
-    page = (
-        "llamacpp:spec_decode_num_drafts_total 8\n"
-        "llamacpp:spec_decode_num_accepted_tokens_total 10\n"
+    page = LLAMACPP_PAGE.format(rounds=8, accepted=10) + (
         'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 6\n'
         'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 4\n'
     )
     with _serving(page) as url:
-        done = CliRunner().invoke(app, ["watch", url, "--once"])
-        other = CliRunner().invoke(app, ["watch", url, "--engine", "vllm", "--once"])
-        line = CliRunner().invoke(app, ["watch", url, "--once", "--json"]).output
-    assert done.exit_code == 0, done.output
-    assert "llama.cpp's own metrics" in done.output and "acceptance length  2.25" in done.output
-    assert "75.0%" in done.output and "50.0%" in done.output
-    assert max(map(len, done.output.splitlines())) <= 80
+        said, line = _watched(url), _watched(url, "--json")
+        with pytest.raises(UnknownKindError, match="is of no known kind: no metrics of") as other:
+            follow([url], EngineName.VLLM)
+    for words in ("llama.cpp's own metrics", "acceptance length  2.25", "75.0%", "50.0%"):
+        assert words in said
+    assert max(map(len, said.splitlines())) <= 80
     assert json.loads(line)["engine"] == "llama.cpp"
-    assert other.exit_code != 0 and isinstance(other.exception, UnknownKindError)
-    assert "is of no known kind: no metrics of speculative decoding" in str(other.exception)
-    assert other.exception.unknown.not_recognised == ("vLLM",)
+    assert other.value.unknown.not_recognised == ("vLLM",)
 
 
 def test_a_page_says_what_its_length_leaves_out() -> None:
@@ -205,25 +202,19 @@ def test_a_replica_that_differs_is_said_with_its_numbers() -> None:
     assert outliers(gauges) == {"dp_rank 1": said}
 
 
-def test_a_length_that_an_engine_publishes_is_shown_without_counts() -> None:
-    page = "sglang:spec_accept_length 3.25\nsglang:spec_verify_calls_total 40\n"
-    with _serving(page) as url:
-        done = CliRunner().invoke(app, ["watch", url, "--once"])
-    assert "acceptance length  3.25" in done.output and "40 rounds" in done.output
-    assert "no acceptance by position" in done.output
-
-
 def test_a_page_at_one_says_what_that_means_and_what_to_type() -> None:
     page = "sglang:spec_accept_length 1.0\nsglang:spec_num_steps 3.0\n"
     with _serving(page + "sglang:num_running_reqs 4.0\n") as url:
-        busy = CliRunner().invoke(app, ["watch", url, "--once"]).output
-    with _serving(page.replace("1.0", "2.9")) as url:
-        healthy = CliRunner().invoke(app, ["watch", url, "--once"]).output
+        busy = _watched(url)
+    with _serving(page.replace("1.0", "2.9") + "sglang:spec_verify_calls_total 40\n") as url:
+        healthy = _watched(url)
     words = " ".join(busy.split())
     assert "nothing is accepted: all 3 draft tokens of each round are rejected" in words
     assert "4 requests are running" in words and "K = 3" in words
     assert "driftscope inspect DRAFTER --target TARGET" in words
     assert "nothing is accepted" not in healthy and "inspect" not in healthy
+    assert "acceptance length  2.90" in healthy and "40 rounds" in healthy
+    assert "no acceptance by position" in healthy
 
 
 def test_a_run_at_one_names_the_command_that_finds_the_cause(tmp_path: Path) -> None:
@@ -231,15 +222,14 @@ def test_a_run_at_one_names_the_command_that_finds_the_cause(tmp_path: Path) -> 
     for requests, said in ((6, True), (1, False)):
         spec = replace(SPEC, requests=requests, rounds=10, conditional=dead, undrafted=())
         run = write_run(tmp_path / f"run{requests}", spec)
-        output = CliRunner().invoke(app, ["watch", str(run), "--once"]).output
+        output = _watched(run)
         assert ("nothing is accepted" in output) is said, "10 rounds may be chance"
         assert ("driftscope analyze" in output) is said
 
 
 def test_replicas_of_a_page_are_listed_the_worst_first() -> None:
     with _serving(PAGE.read_text()) as url:
-        lines = CliRunner().invoke(app, ["watch", url, "--once"]).output.splitlines()
-        document = json.loads(CliRunner().invoke(app, ["watch", url, "--once", "--json"]).output)
+        lines, document = _watched(url).splitlines(), json.loads(_watched(url, "--json"))
     listed = [line.split() for line in lines if line.startswith(("engine ", "all 8 "))]
     assert [words[1] for words in listed][1:] == [*"56271034", "8"]
     assert " ".join(listed[0]).startswith("engine 5 accepts 1.08 tokens a round in 24 rounds; its")
@@ -250,53 +240,36 @@ def test_replicas_of_a_page_are_listed_the_worst_first() -> None:
 def test_pages_of_several_replicas_are_one_screen_the_worst_first() -> None:
     healthy = LLAMACPP_PAGE.format(rounds=4000, accepted=6000)
     with _serving(healthy) as one, _serving(LLAMACPP_PAGE.format(rounds=400, accepted=0)) as other:
-        lines = CliRunner().invoke(app, ["watch", one, other, "--once"]).output.splitlines()
-        words = ["watch", one, other, "--once", "--json"]
-        document = json.loads(CliRunner().invoke(app, words).output)
+        lines = _watched(one, other).splitlines()
+        document = json.loads(_watched(one, other, "--json"))
     assert lines[0].startswith("2 servers") and "4,400 rounds" in lines[1]
     names = [replica["replica"] for replica in document["replicas"]]
     assert [name.removeprefix("instance ") in one for name in names] == [False, True]
     assert any("accepts 1.00 tokens a round in 400 rounds; its sibling" in line for line in lines)
 
 
-def test_a_page_of_something_else_among_replicas_is_named() -> None:
-    page = LLAMACPP_PAGE.format(rounds=40, accepted=10)
-    with _serving(page) as one, _serving("up 1\n") as other:
-        done = CliRunner().invoke(app, ["watch", one, other, "--once"])
-    assert isinstance(done.exception, UnknownKindError) and other in str(done.exception)
-
-
-def test_a_run_has_no_page_to_scrape(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a URL"):
-        follow([str(write_run(tmp_path / "run", SPEC))], [EngineName.VLLM])
-
-
 def test_an_endpoint_of_something_else_is_said(tmp_path: Path) -> None:
+    """Also among replicas; and a run has no page to scrape."""
     page = "# TYPE vllm:num_requests gauge\nvllm:num_requests 1\n"
-    with _serving(page) as url, pytest.raises(UnknownKindError, match="serve --prometheus PORT"):
-        follow([url])
+    with _serving(page) as url, _serving(LLAMACPP_PAGE.format(rounds=40, accepted=10)) as well:
+        with pytest.raises(UnknownKindError, match="serve --prometheus PORT"):
+            follow([url])
+        with pytest.raises(UnknownKindError, match=url):
+            follow([well, url])
     with pytest.raises(NotATraceError):
         follow([str(tmp_path / "nothing")])
+    with pytest.raises(UsageError, match="is not a URL"):
+        follow([str(write_run(tmp_path / "run", SPEC))], EngineName.VLLM)
 
 
 def test_the_screen_fits_into_80_columns(tmp_path: Path) -> None:
     k, reasons = 16, ("k_zero", "context_limit", "structured_output", "token_budget")
     spec = replace(SPEC, k=k, conditional=(0.8,) * k, undrafted=reasons)
     write_run(tmp_path / "run", spec)
-    done = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--once"])
-    assert done.exit_code == 0, done.output
-    lines = done.output.splitlines()
+    lines = _watched(tmp_path / "run").splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("depth  accepted") for line in lines)
     assert sum(line.strip().split(" ")[0].isdigit() for line in lines) == k
-
-
-def test_json_has_a_line_per_look(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", SPEC)
-    done = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--json"])
-    (line,) = done.output.splitlines()
-    figures = json.loads(line)
-    assert figures["rounds"] == ROUNDS and figures["over"] is True
 
 
 pytestmark = pytest.mark.process

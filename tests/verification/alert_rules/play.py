@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.command import run_process
 from support.prometheus import edited_rules, tool
 
 from verification.alert_rules.scenarios import SCRAPE_MIN, Expected, Scenario
@@ -57,13 +57,7 @@ def play(
     }
     file = folder / "play.yml"
     file.write_text(json.dumps(test))  # JSON is YAML
-    done = subprocess.run(
-        [tool("promtool"), "test", "rules", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_PLAY_S,
-    )
+    done = run_process(tool("promtool"), "test", "rules", file, timeout_s=_PLAY_S)
     found = [_samples(line) for line in re.findall(r"got: (.*)", done.stdout + done.stderr)]
     if not found:
         assert done.returncode == 0, done.stdout + done.stderr

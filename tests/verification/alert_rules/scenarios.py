@@ -6,6 +6,8 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 SCRAPE_MIN = 2
 """Minutes between two samples: the longest interval that a rate over 5 minutes allows."""
@@ -37,7 +39,7 @@ def stepwise(*levels: tuple[float, float]) -> Course:
 class Engine:
     """One scrape target."""
 
-    instance: str
+    instance: str = "a"
     job: str = "vllm"
     drafter: str = "drafter@1f2e3d4c"
     begins_h: float = 0.0
@@ -144,49 +146,57 @@ AFTER_H = 0.75
 and a margin."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Expected:
     """One alert that must fire."""
 
     alert: str
     from_h: float
     """Hour at which the incident begins."""
-    within_h: float = SOON_H
     until_h: float | None = None
     """Hour of the repair; None: the incident lasts to the end."""
+    within_h: float = SOON_H
     ends_within_h: float = AFTER_H
     gaps: bool = False
     """Whether the alert may end between, because there are two incidents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """One course of events."""
+# Every scenario begins without a past, which is reported until there is one.
+_NEW = Expected(UNKNOWN, 0, 1)
 
-    name: str
-    hours: float
-    engines: tuple[Engine, ...]
-    expected: tuple[Expected, ...]
-    references: Mapping[str, float] = field(default_factory=dict)
-    lost: tuple[tuple[str, str, float], ...] = ()
-    """Counters of losses that rise once, of the first engine: name, labels, hour."""
+
+class Scenario:
+    """One course of events: engines over some hours, and the alerts that must fire.
+
+    `references`: acceptance length by model, known from the start. `lost`: a counter of losses of
+    the first engine that rises once, with its labels and hour.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        hours: float,
+        *engines: Engine,
+        fires: tuple[Expected, ...] = (),
+        references: Mapping[str, float] = MappingProxyType({}),
+        lost: tuple[str, str, float] | None = None,
+    ) -> None:
+        self.name, self.hours, self.engines, self.lost = name, hours, engines, lost
+        self.references = references
+        self.expected = fires if references else (_NEW, *fires)
 
     def series(self) -> list[dict[str, str]]:
         """Return every series."""
-        first = self.engines[0]
-        return [
-            *(one for engine in self.engines for one in engine.series(self.hours)),
-            *(first.counter(name, labels, self.hours, at) for name, labels, at in self.lost),
-        ]
+        made = [one for engine in self.engines for one in engine.series(self.hours)]
+        if self.lost:
+            name, labels, at_h = self.lost
+            made.append(self.engines[0].counter(name, labels, self.hours, at_h))
+        return made
 
 
-def _length(*levels: tuple[float, float]) -> dict[str, object]:
+def _length(*levels: tuple[float, float]) -> dict[str, Any]:
     """Return the length as shares of what it is while all is well, from an hour on."""
     return {"length": stepwise((0, LENGTH), *((hour, LENGTH * share) for hour, share in levels))}
-
-
-# Every scenario begins without a past, which is reported until there is one.
-_NEW = Expected(alert=UNKNOWN, from_h=0, until_h=1)
 
 
 def _decline(hour: float) -> float:
@@ -222,174 +232,132 @@ _SOURCE = ', driftscope_source="worker0"'
 
 SCENARIOS = (
     Scenario(
-        name="a fall to 75 % that lasts a week",
-        hours=GOOD_H + 192,
-        engines=(Engine(instance="a", **_length((GOOD_H, 0.75))),),
-        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H)),
+        "a fall to 75 % that lasts a week",
+        GOOD_H + 192,
+        Engine(**_length((GOOD_H, 0.75))),
+        fires=(Expected(FELL, GOOD_H),),
     ),
     Scenario(
-        name="a slow decline of 1 % an hour, to 78 %, which stays for six days",
-        hours=168 + 22 + 144,
-        engines=(Engine(instance="a", length=_decline),),
-        expected=(_NEW, Expected(alert=FELL, from_h=168, within_h=22)),
+        "a slow decline of 1 % an hour, to 78 %, which stays for six days",
+        168 + 22 + 144,
+        Engine(length=_decline),
+        fires=(Expected(FELL, 168, within_h=22),),
     ),
     Scenario(
-        name="a fall that is repaired after 30 hours",
-        hours=GOOD_H + 48,
-        engines=(Engine(instance="a", **_length((GOOD_H, 0.75), (GOOD_H + 30, 1))),),
-        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 30)),
+        "a fall that is repaired after 30 hours",
+        GOOD_H + 48,
+        Engine(**_length((GOOD_H, 0.75), (GOOD_H + 30, 1))),
+        fires=(Expected(FELL, GOOD_H, GOOD_H + 30),),
     ),
     Scenario(
-        name="a bad rollout: three new pods with a new drafter",
-        hours=GOOD_H + 48,
-        engines=(*_before(GOOD_H), *_rolled_out(GOOD_H)),
-        expected=(
-            _NEW,
+        "a bad rollout: three new pods with a new drafter",
+        GOOD_H + 48,
+        *_before(GOOD_H),
+        *_rolled_out(GOOD_H),
+        fires=(
             # Two new pods of three lower the model's length to 80 %: the last one decides.
-            Expected(alert=FELL, from_h=GOOD_H, within_h=1 / 3 + SOON_H),
+            Expected(FELL, GOOD_H, within_h=1 / 3 + SOON_H),
             # The first new pod, until the model as a whole has fallen.
-            Expected(alert=OUTLIER, from_h=GOOD_H, until_h=GOOD_H + 1 / 3),
+            Expected(OUTLIER, GOOD_H, GOOD_H + 1 / 3),
         ),
     ),
     Scenario(
-        name="restarts in the incident, of 15 and of 45 minutes, and a new pod",
-        hours=GOOD_H + 36,
-        engines=(
-            Engine(
-                instance="a",
-                ends_h=GOOD_H + 8,
-                down=((GOOD_H + 2, GOOD_H + 2.25),),
-                **_length((GOOD_H, 0.7)),
-            ),
-            Engine(instance="b", begins_h=GOOD_H + 8.75, **_length((0, 0.7), (GOOD_H + 24, 1))),
-        ),
-        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 24)),
+        "restarts in the incident, of 15 and of 45 minutes, and a new pod",
+        GOOD_H + 36,
+        Engine(ends_h=GOOD_H + 8, down=((GOOD_H + 2, GOOD_H + 2.25),), **_length((GOOD_H, 0.7))),
+        Engine(instance="b", begins_h=GOOD_H + 8.75, **_length((0, 0.7), (GOOD_H + 24, 1))),
+        fires=(Expected(FELL, GOOD_H, GOOD_H + 24),),
     ),
     Scenario(
-        name="day and night: length +-10 %, traffic 1 to 10",
-        hours=240,
-        engines=(
-            Engine(
-                instance="a",
-                length=lambda hour: _day(0.9 * LENGTH, 1.1 * LENGTH, hour),
-                rounds=lambda hour: _day(0.1 * ROUNDS, ROUNDS, hour),
-            ),
-        ),
-        expected=(_NEW,),
-    ),
-    Scenario(
-        name="K follows the load: 1 for 8 hours a day, which yields 76 % of the tokens",
-        hours=GOOD_H + 48,
-        engines=(Engine(instance="a", k=lambda hour: 2 - (hour % 24 >= 16)), Engine(instance="b")),
-        expected=(_NEW,),
-    ),
-    Scenario(
-        name="a fall to 70 % while K is smaller",
-        hours=GOOD_H + 24,
-        engines=(
-            Engine(
-                instance="a",
-                k=stepwise((0, 2), (GOOD_H - 4, 1)),
-                **_length((GOOD_H, 0.7), (GOOD_H + 12, 1)),
-            ),
-        ),
-        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 12)),
-    ),
-    Scenario(
-        name="traffic that stops for 12 hours while all is well, the last rounds being bad",
-        hours=GOOD_H + 48,
-        engines=(
-            Engine(
-                instance="a",
-                rounds=stepwise((0, ROUNDS), *_stops(GOOD_H), (GOOD_H + 12, ROUNDS)),
-                **_length((GOOD_H, 0.6), (GOOD_H + 1, 1)),
-            ),
-        ),
-        expected=(_NEW,),
-    ),
-    Scenario(
-        name="traffic that stops for 12 hours in the incident, the last rounds being good",
-        hours=GOOD_H + 48,
-        engines=(
-            Engine(
-                instance="a",
-                rounds=stepwise((0, ROUNDS), *_stops(GOOD_H + 4), (GOOD_H + 16, ROUNDS)),
-                **_length((GOOD_H, 0.75), (GOOD_H + 4, 1.1), (GOOD_H + 5, 0.75), (GOOD_H + 20, 1)),
-            ),
-        ),
-        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 20)),
-    ),
-    Scenario(
-        name="a length that varies between 78 and 84 %",
-        hours=GOOD_H + 48,
-        engines=(
-            Engine(
-                instance="a",
-                **_length(
-                    *((GOOD_H + n, 0.78 + 0.06 * (n % 2)) for n in range(24)), (GOOD_H + 24, 1)
-                ),
-            ),
-        ),
-        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 24)),
-    ),
-    Scenario(
-        name="a second fall, two days after one of a week was repaired",
-        hours=GOOD_H + 168 + 72,
-        engines=(
-            Engine(
-                instance="a", **_length((GOOD_H, 0.75), (GOOD_H + 168, 1), (GOOD_H + 216, 0.75))
-            ),
-        ),
-        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, gaps=True)),
-    ),
-    Scenario(
-        name="one drop cause that fires once",
-        hours=12,
-        engines=(Engine(instance="a"),),
-        lost=(("driftscope_rows_dropped_total", f'{_SOURCE}, driftscope_cause="disk_error"', 6.0),),
-        expected=(_NEW, Expected(alert=LOST, from_h=6, until_h=6)),
-    ),
-    Scenario(
-        name="one hook that fails once",
-        hours=12,
-        engines=(Engine(instance="a"),),
-        lost=(("driftscope_probe_errors_total", f'{_SOURCE}, driftscope_hook="masses"', 6.0),),
-        expected=(_NEW, Expected(alert=LOST, from_h=6, until_h=6)),
-    ),
-    Scenario(
-        name="hidden growth rises, at 0.2 % of steps recorded",
-        hours=GOOD_H + 48,
-        engines=(
-            Engine(
-                instance="a",
-                growth=stepwise((0, GROWTH), (GOOD_H, 1.5 * GROWTH), (GOOD_H + 24, GROWTH)),
-            ),
-        ),
-        expected=(
-            _NEW,
-            Expected(alert=ROSE, from_h=GOOD_H, within_h=1, until_h=GOOD_H + 24, ends_within_h=1.5),
+        "day and night: length +-10 %, traffic 1 to 10",
+        240,
+        Engine(
+            length=lambda hour: _day(0.9 * LENGTH, 1.1 * LENGTH, hour),
+            rounds=lambda hour: _day(0.1 * ROUNDS, ROUNDS, hour),
         ),
     ),
     Scenario(
-        name="one of two engines falls",
-        hours=GOOD_H + 24,
-        engines=(Engine(instance="a", **_length((GOOD_H, 0.7))), Engine(instance="b")),
-        expected=(_NEW, Expected(alert=OUTLIER, from_h=GOOD_H)),
+        "K follows the load: 1 for 8 hours a day, which yields 76 % of the tokens",
+        GOOD_H + 48,
+        Engine(k=lambda hour: 2 - (hour % 24 >= 16)),
+        Engine(instance="b"),
     ),
     Scenario(
-        name="a new fleet that begins badly, with a configured reference",
-        hours=24,
-        engines=(Engine(instance="a", **_length((0, 0.75), (12, 1))),),
+        "a fall to 70 % while K is smaller",
+        GOOD_H + 24,
+        Engine(k=stepwise((0, 2), (GOOD_H - 4, 1)), **_length((GOOD_H, 0.7), (GOOD_H + 12, 1))),
+        fires=(Expected(FELL, GOOD_H, GOOD_H + 12),),
+    ),
+    Scenario(
+        "traffic that stops for 12 hours while all is well, the last rounds being bad",
+        GOOD_H + 48,
+        Engine(
+            rounds=stepwise((0, ROUNDS), *_stops(GOOD_H), (GOOD_H + 12, ROUNDS)),
+            **_length((GOOD_H, 0.6), (GOOD_H + 1, 1)),
+        ),
+    ),
+    Scenario(
+        "traffic that stops for 12 hours in the incident, the last rounds being good",
+        GOOD_H + 48,
+        Engine(
+            rounds=stepwise((0, ROUNDS), *_stops(GOOD_H + 4), (GOOD_H + 16, ROUNDS)),
+            **_length((GOOD_H, 0.75), (GOOD_H + 4, 1.1), (GOOD_H + 5, 0.75), (GOOD_H + 20, 1)),
+        ),
+        fires=(Expected(FELL, GOOD_H, GOOD_H + 20),),
+    ),
+    Scenario(
+        "a length that varies between 78 and 84 %",
+        GOOD_H + 48,
+        Engine(
+            **_length(*((GOOD_H + n, 0.78 + 0.06 * (n % 2)) for n in range(24)), (GOOD_H + 24, 1))
+        ),
+        fires=(Expected(FELL, GOOD_H, GOOD_H + 24),),
+    ),
+    Scenario(
+        "a second fall, two days after one of a week was repaired",
+        GOOD_H + 168 + 72,
+        Engine(**_length((GOOD_H, 0.75), (GOOD_H + 168, 1), (GOOD_H + 216, 0.75))),
+        fires=(Expected(FELL, GOOD_H, gaps=True),),
+    ),
+    Scenario(
+        "one drop cause that fires once",
+        12,
+        Engine(),
+        lost=("driftscope_rows_dropped_total", f'{_SOURCE}, driftscope_cause="disk_error"', 6.0),
+        fires=(Expected(LOST, 6, 6),),
+    ),
+    Scenario(
+        "one hook that fails once",
+        12,
+        Engine(),
+        lost=("driftscope_probe_errors_total", f'{_SOURCE}, driftscope_hook="masses"', 6.0),
+        fires=(Expected(LOST, 6, 6),),
+    ),
+    Scenario(
+        "hidden growth rises, at 0.2 % of steps recorded",
+        GOOD_H + 48,
+        Engine(growth=stepwise((0, GROWTH), (GOOD_H, 1.5 * GROWTH), (GOOD_H + 24, GROWTH))),
+        fires=(Expected(ROSE, GOOD_H, GOOD_H + 24, within_h=1, ends_within_h=1.5),),
+    ),
+    Scenario(
+        "one of two engines falls",
+        GOOD_H + 24,
+        Engine(**_length((GOOD_H, 0.7))),
+        Engine(instance="b"),
+        fires=(Expected(OUTLIER, GOOD_H),),
+    ),
+    Scenario(
+        "a new fleet that begins badly, with a configured reference",
+        24,
+        Engine(**_length((0, 0.75), (12, 1))),
         references={"chat-8b": LENGTH},
-        expected=(Expected(alert=FELL, from_h=0, until_h=12),),
+        fires=(Expected(FELL, 0, 12),),
     ),
     Scenario(
-        name="a new job that begins badly, of a model that another job serves",
-        hours=GOOD_H + 24,
-        engines=(
-            Engine(instance="a"),
-            Engine(instance="b", job="canary", begins_h=GOOD_H, **_length((0, 0.75))),
-        ),
-        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H)),
+        "a new job that begins badly, of a model that another job serves",
+        GOOD_H + 24,
+        Engine(),
+        Engine(instance="b", job="canary", begins_h=GOOD_H, **_length((0, 0.75))),
+        fires=(Expected(FELL, GOOD_H),),
     ),
 )

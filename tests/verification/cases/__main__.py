@@ -12,18 +12,15 @@ import json
 import re
 import sys
 import tempfile
-import threading
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from support.command import run_command
+from support.hostile.server import hostile_server, page_of
 
 from driftscope.regions import text_regions
-from verification.cases.catalogue import CASES, INPUTS, Case, Step
+from verification.cases.catalogue import CASES, INPUTS, KINDS, Case, Step
 from verification.cases.checkpoints import write_checkpoints
 
 REGIONS = "regions"
@@ -31,54 +28,21 @@ REGIONS = "regions"
 WIDTH = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """A case with what was printed."""
-
-    case: Case
-    printed: tuple[str, ...]
-    """Output of each command."""
-    faults: tuple[str, ...]
-    """What is absent from the output, or should be; () if the case is right."""
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve each NAME.prom of a folder at /NAME/metrics, and yield the URL."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            file = folder / f"{self.path.strip('/').removesuffix('/metrics')}.prom"
-            body = file.read_bytes() if file.exists() else b""
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @contextmanager
 def prepared(folder: Path) -> Iterator[str]:
-    """Write the inputs of all cases into a folder, and yield the URL that serves the pages."""
+    """Write the inputs of all cases into a folder, and yield the URL that serves each NAME.prom at
+    /NAME/metrics."""
     for file in INPUTS.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     write_checkpoints(folder)
-    with served(folder) as url:
-        yield url
+    pages = {file.stem: page_of(file.read_text()) for file in INPUTS.glob("*.prom")}
+    with hostile_server(**pages) as server:
+        yield server.url("").rstrip("/")
 
 
-def answer(case: Case, folder: Path, url: str) -> Answered:
-    """Run the commands of a case in `folder`, which has its inputs."""
+def answer(case: Case, folder: Path, url: str) -> tuple[list[str], list[str]]:
+    """Run the commands of a case in `folder`, which has its inputs. Return the output of each
+    command, and what is absent from the outputs or should be."""
     printed, faults = list[str](), list[str]()
     for step in case.steps:
         words = [word.replace("URL", url) for word in step.words]
@@ -89,7 +53,7 @@ def answer(case: Case, folder: Path, url: str) -> Answered:
             code, text = done.returncode, f"{done.stdout}\n{done.stderr}"
         printed.append(text)
         faults += [f"{step.words[0]}: {fault}" for fault in _faults(step, code, text)]
-    return Answered(case=case, printed=tuple(printed), faults=tuple(faults))
+    return printed, faults
 
 
 def labels(path: Path) -> str:
@@ -114,24 +78,6 @@ def _faults(step: Step, code: int, text: str) -> Iterator[str]:
             yield f"prints {found[0]!r}"
 
 
-def show(answers: Sequence[Answered]) -> None:
-    """Print each case, and the table by kind."""
-    for one in answers:
-        case = one.case
-        print(f"\n{case.number} {case.source}: {'wrong' if one.faults else 'right'}")
-        print(f"  right:   {case.right}")
-        for step, text in zip(case.steps, one.printed, strict=True):
-            print(f"  typed:   {' '.join(step.words)}"[: WIDTH + 60])
-            print(f"  printed: {_shown(step, text)}")
-        for fault in one.faults:
-            print(f"  WRONG    {fault}")
-    right = Counter(one.case.kind for one in answers if not one.faults)
-    print()
-    for kind, cases in Counter(one.case.kind for one in answers).items():
-        print(f"{kind:22} {right[kind]:3} of {cases:3} right")
-    print(f"{right.total()} of {len(answers)} right")
-
-
 def _shown(step: Step, text: str) -> str:
     """Return the part of an output that has what is wanted of it."""
     flat = " ".join(text.split())
@@ -144,20 +90,32 @@ def _shown(step: Step, text: str) -> str:
 
 
 def main() -> int:
-    """Run the cases that are asked for, and print them."""
+    """Run the cases that are asked for; print each, and the table by kind."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", metavar="NUMBER", nargs="*", help="numbers of cases")
     parser.add_argument("--quick", action="store_true", help="without cases that take a minute")
     options = parser.parse_args()
-    chosen = [
-        case
-        for case in CASES
-        if (not options.only or case.number in options.only) and not (options.quick and case.slow)
-    ]
-    with tempfile.TemporaryDirectory() as name, prepared(Path(name)) as url:
-        answers = [answer(case, Path(name), url) for case in chosen]
-    show(answers)
-    return int(any(one.faults for one in answers))
+    right = {}
+    with tempfile.TemporaryDirectory() as folder, prepared(Path(folder)) as url:
+        for name, case in CASES.items():
+            if (options.only and name.split()[0] not in options.only) or (
+                options.quick and case.slow
+            ):
+                continue
+            printed, faults = answer(case, Path(folder), url)
+            right[name] = not faults
+            print(f"\n{name}: {'wrong' if faults else 'right'}\n  right:   {case.right}")
+            for step, text in zip(case.steps, printed, strict=True):
+                print(f"  typed:   {' '.join(step.words)}"[: WIDTH + 60])
+                print(f"  printed: {_shown(step, text)}")
+            for fault in faults:
+                print(f"  WRONG    {fault}")
+    print()
+    for kind, cases in KINDS.items():
+        if asked := [right[name] for name in cases if name in right]:
+            print(f"{kind:22} {sum(asked):3} of {len(asked):3} right")
+    print(f"{sum(right.values())} of {len(right)} right")
+    return int(not all(right.values()))
 
 
 if __name__ == "__main__":

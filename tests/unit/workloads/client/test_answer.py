@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -54,23 +55,16 @@ def test_an_event_that_comes_in_small_pieces_costs_no_more_than_its_length() -> 
 
 
 def test_counts_of_tokens() -> None:
-    usage = {
-        "prompt_tokens": 3,
-        "completion_tokens": 2,
-        "total_tokens": 5,
-        "prompt_tokens_details": {"cached_tokens": 1, "more": "x"},
-    }
+    details = {"cached_tokens": 1, "more": "x"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": details}
     assert counts_of(usage, None) == Counts(prompt_tokens=3, output_tokens=2, cached_tokens=1)
     assert counts_of({"prompt_tokens_details": None}, None) == Counts()
     assert counts_of(None, None) == counts_of({}, {}) == Counts()
 
 
 def test_rounds_as_vllm_tells_them() -> None:
-    detailed = {
-        "per_step_accepted": [1, 0],
-        "per_step_drafted": [4, 4],
-        "acceptance_histogram": [1, 1, 0, 0, 0],
-    }
+    detailed = {"per_step_accepted": [1, 0], "per_step_drafted": [4, 4]}
+    detailed["acceptance_histogram"] = [1, 1, 0, 0, 0]
     assert counts_of(None, detailed) == Counts(verified=[4, 4], accepted=[1, 0])
     summary = {"acceptance_histogram": [2, 1, 0]}
     assert counts_of(None, summary) == Counts(accepted=[0, 0, 1])
@@ -90,6 +84,7 @@ def test_rounds_as_vllm_tells_them() -> None:
         ({"prompt_tokens_details": [1]}, None, "prompt_tokens_details: "),
         (None, "x", "dictionary"),
         (None, {"acceptance_histogram": "x"}, "acceptance_histogram: "),
+        (None, {"acceptance_histogram": ["many", None]}, "acceptance_histogram.0: "),
         (None, {"acceptance_histogram": [-1, 2]}, "acceptance_histogram.0: "),
         (None, {"acceptance_histogram": [3_000_000_000, 1]}, "acceptance_histogram.0: "),
         (None, {"acceptance_histogram": [MAX_ROUNDS, 1]}, "more than 1,048,576 rounds"),
@@ -123,12 +118,10 @@ def test_the_words_of_a_servers_error(content: bytes, words: str) -> None:
 
 def test_a_call_that_is_streamed_in_pieces() -> None:
     answer = StreamedAnswer()
-    for delta in (
-        {"index": 0, "function": {"name": "shell", "arguments": ""}},
-        {"index": 0, "function": {"arguments": '{"com'}},
-        {"index": 0, "function": {"arguments": 'mand": "ls"}'}},
-    ):
-        assert answer.add({"choices": [{"delta": {"tool_calls": [delta]}}]})
+    first, *others = {"name": "shell", "arguments": ""}, '{"com', 'mand": "ls"}'
+    for piece in (first, *({"arguments": other} for other in others)):
+        delta = {"tool_calls": [{"index": 0, "function": piece}]}
+        assert answer.add({"choices": [{"delta": delta}]})
     (call,) = answer.calls.values()
     assert (call.name, call.arguments) == ("shell", '{"command": "ls"}')
 
@@ -183,29 +176,17 @@ def test_a_tool_call(name: str, arguments: str, right: bool) -> None:
 )
 def test_an_early_stop(reason: str, tokens: int, early: bool) -> None:
     prompt = Prompt(key="x", expect=Expect(min_tokens=200))
-    assert outcome_of(prompt, StreamedAnswer(finish_reason=reason), tokens).early_stop is early
-    assert (
-        outcome_of(Prompt(key="x"), StreamedAnswer(finish_reason=reason), tokens).early_stop is None
-    )
+    answer = StreamedAnswer(finish_reason=reason)
+    assert outcome_of(prompt, answer, tokens).early_stop is early
+    assert outcome_of(Prompt(key="x"), answer, tokens).early_stop is None
 
 
 def test_a_repetition_loop() -> None:
-    import random
-
     source = random.Random(3)
     assert is_looping("It began well. " + "and then again " * 12)
     assert is_looping("x" * 100) and is_looping("start " + "self.buffer[0] = 0\n" * 9 + "self.b")
-    for text in (
-        "",
-        "ok",
-        "....",
-        "ha ha ha ha ha",
-        "-" * 60,
-        document(3000, source),
-        json_result(source),
-        shell(source),
-        stack_trace(source),
-    ):
+    texts = [document(3000, source), json_result(source), shell(source), stack_trace(source)]
+    for text in ("", "ok", "....", "ha ha ha ha ha", "-" * 60, *texts):
         assert not is_looping(text), text
 
 
@@ -254,9 +235,6 @@ def test_what_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="characters that no HTTP header can carry") as caught:
         Access.parsed("http://h")
     assert "sk-" not in str(caught.value)
-
-
-def test_a_host_name_that_no_client_takes() -> None:
     with pytest.raises(UsageError, match="not a server's URL") as caught:
         Access.parsed("http://" + "é" * 200)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600

@@ -185,13 +185,9 @@ def test_the_order_is_random_paired_and_repeatable() -> None:
     assert len({tuple(c for _, c in group) for group in groups}) > 2
 
 
-def _jsonl(path: Path, *rows: dict[str, Any]) -> list[Prompt]:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return read_prompts(path)
-
-
-def _json(path: Path, value: Any) -> list[Prompt]:
-    path.write_text(json.dumps(value))
+def _read(path: Path, *rows: object) -> list[Prompt]:
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_text(lines if path.suffix == ".jsonl" else json.dumps(rows))
     return read_prompts(path)
 
 
@@ -202,22 +198,13 @@ def _asked(prompt: Prompt) -> str:
 
 
 def test_speed_bench(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "question_id": ["q7", "q8"],
-            "category": ["coding", "math"],
-            "sub_category": ["a", "b"],
-            "turns": [["sort this", "now faster"], ["2 + 2"]],
-            "source": ["x", "x"],
-            "multiturn": [True, False],
-        }
-    )
-    pq.write_table(table, tmp_path / "test.parquet")
+    keys, kinds = ["q7", "q8"], ["coding", "math"]
+    turns = [["sort this", "now faster"], ["2 + 2"]]
+    columns = {"question_id": keys, "category": kinds, "turns": turns, "multiturn": [True, False]}
+    pq.write_table(pa.table(columns), tmp_path / "test.parquet")
     prompts = read_prompts(tmp_path / "test.parquet")
-    assert [(p.key, p.category, _asked(p)) for p in prompts] == [
-        ("q7", "coding", "sort this"),
-        ("q8", "math", "2 + 2"),
-    ]
+    wanted = [("q7", "coding", "sort this"), ("q8", "math", "2 + 2")]
+    assert [(p.key, p.category, _asked(p)) for p in prompts] == wanted
 
 
 MT_BENCH = {
@@ -259,8 +246,7 @@ SHAREGPT = [
 def test_rows_of_public_benchmarks(
     tmp_path: Path, name: str, rows: list[Any], wanted: list[tuple[str, str | None, str]]
 ) -> None:
-    path = tmp_path / name
-    prompts = _jsonl(path, *rows) if path.suffix == ".jsonl" else _json(path, rows)
+    prompts = _read(tmp_path / name, *rows)
     assert [(p.key, p.category, _asked(p)) for p in prompts] == wanted
 
 
@@ -280,7 +266,7 @@ def test_openai_requests(tmp_path: Path) -> None:
     }
     tuning = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
     text = {"request": {"prompt": "Once", "max_tokens": 5}}
-    first, second, third = _jsonl(tmp_path / "log.jsonl", batch, tuning, text)
+    first, second, third = _read(tmp_path / "log.jsonl", batch, tuning, text)
     assert first.key == "c1" and first.tools == (tool,) and len(first.messages) == 2
     assert first.options == {"temperature": 0.3}, "model and stream are the replay's own"
     assert _asked(second) == "q", "the answer is not sent back"
