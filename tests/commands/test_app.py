@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command import Driftscope, assert_fails, run_process
+from support.command import Driftscope, assert_fails, run_python
 from support.hostile.texts import TEXTS
 from typer.main import get_command
 
@@ -44,8 +43,7 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: P
         "except SystemExit as end:\n code = end.code\n"
         f"print(json.dumps([code or 0, sorted({HEAVY!r} & set(sys.modules))]), file=sys.stderr)"
     )
-    command = (sys.executable, "-W", "error", "-c", code, *arguments)
-    done = run_process(*command, cwd=tmp_path)
+    done = run_python("-W", "error", "-c", code, *arguments, cwd=tmp_path)
     assert json.loads(done.stderr) == [0, []]
     assert done.stdout
 

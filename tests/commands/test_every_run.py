@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
 import pytest
-from support.command import assert_fails, run_command, run_process, strict_json
+from support.command import assert_fails, run_command, run_python, strict_json
 from support.odd_runs import ODD, RECORDED, ROOT
 
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
@@ -181,7 +180,6 @@ def test_under_python_w_error(runs: Callable[[str], Path], tmp_path: Path, name:
         ["watch", run, "--once"],
     ]
     for command in commands:
-        strict = (sys.executable, "-W", "error", "-m", "driftscope")
-        done = run_process(*strict, *command, timeout_s=300)
+        done = run_python("-W", "error", "-m", "driftscope", *command, timeout_s=300)
         assert done.returncode in (EXIT_OK, EXIT_NO_DATA), done.stderr
         assert "Traceback" not in done.stderr

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from support.chromium import chromium
-from support.command import run_process
+from support.command import run_python
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -20,8 +19,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("mkdocs") is None or find_spec("material") is None:
         pytest.skip("no mkdocs-material: the site was not built")
     folder = tmp_path_factory.mktemp("docs") / "site"
-    build = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder)
-    done = run_process(*build, cwd=ROOT, NO_MKDOCS_2_WARNING="1")
+    build = ("-m", "mkdocs", "build", "--strict", "--site-dir", folder)
+    done = run_python(*build, cwd=ROOT, NO_MKDOCS_2_WARNING="1")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
