@@ -455,16 +455,10 @@ class Bench:
     def figures_are_by_hand(self, batch: Batch) -> None:
         """Each figure of the chains of `batch` is that of `by_hand`."""
         for b, wanted in enumerate(by_hand(batch, self.drafter.model, SINKS)):
-            names = (
-                *BY_DEPTH,
-                "aux_rms",
-                "fc_rms",
-                *["aux_norm_rms"] * bool(self.drafter.aux_norms),
-            )
-            for name in names:
-                np.testing.assert_allclose(
-                    self.found(name)[b], wanted[name], rtol=1e-5, err_msg=name
-                )
+            aux = ["aux_norm_rms"] * bool(self.drafter.aux_norms)
+            for name in (*BY_DEPTH, "aux_rms", "fc_rms", *aux):
+                found = self.found(name)[b]
+                np.testing.assert_allclose(found, wanted[name], rtol=1e-5, err_msg=name)
             means = wanted["masses"].mean(2)
             np.testing.assert_allclose(self.found("masses")[b], means.reshape(-1), atol=1e-6)
             assert means[:, :, :4].sum(-1) == pytest.approx(1.0)

@@ -145,14 +145,10 @@ def test_a_step_of_the_v1_runner() -> None:
     step = _called(runner_v1._propose, proposer, **call, num_speculative_tokens=3).step()
     mask[:] = True
     assert _checked(step) == (("a", "b"), b"\0\1", 3), "of then"
-
-
-def test_a_step_of_a_drafter_that_is_called_with_another_k() -> None:
     proposer, _ = _v1([True])
-    drafted = _called(runner_v1._propose_lookup, proposer, HIDDEN)
-    assert (drafted.k, _checked(drafted.step())) == (2, (("a",), b"\1", 2))
-    asked = _called(runner_v1._propose_lookup, proposer, HIDDEN, num_speculative_tokens=1)
-    assert (asked.k, asked.step().k) == (1, 1)
+    for more, k in (({}, 2), ({"num_speculative_tokens": 1}, 1)):
+        drafted = _called(runner_v1._propose_lookup, proposer, HIDDEN, **more)
+        assert (drafted.k, _checked(drafted.step())) == (k, (("a",), b"\1", k))
 
 
 def test_a_step_of_the_v2_runner() -> None:

@@ -142,12 +142,10 @@ def test_logits_that_change_are_copied_and_too_many_are_not_kept() -> None:
 
 def test_an_unwanted_chain_and_one_that_was_drafted_over_wait_for_nothing() -> None:
     near = KeptLogits(_drafter())
-    near.begin(wanted=False)
-    near.keep(torch.zeros(B, V))
-    near.drafted(_capture(), None)
-    assert not near.waiting
-    near.begin(wanted=True)
-    near.keep(torch.zeros(B, V))
-    near.drafted(_capture(), None)
+    for wanted in (False, True):
+        near.begin(wanted=wanted)
+        near.keep(torch.zeros(B, V))
+        near.drafted(_capture(), None)
+        assert near.waiting is wanted
     near.begin(wanted=False)
     assert not near.waiting

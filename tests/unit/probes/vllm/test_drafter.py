@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -80,24 +82,12 @@ class Cache:
 
     def write(self, request: int, start: int, end: int) -> None:
         """Put slots [start, end) of a request into the cache as vLLM does."""
-        slots = torch.arange(start, end)
-        blocks = self.block_table[request, slots // self._block_size].long()
-        mapping = blocks * self._block_size + slots % self._block_size
-        size = self.tensor.shape[2]
+        slots, size = torch.arange(start, end), self._block_size
+        blocks = self.block_table[request, slots // size].long()
         view = self.tensor.view(BLOCKS, HEADS, size * 2, -1)
-        key_cache, value_cache = view.chunk(2, dim=2)
         keys = self.keys[request, start:end].contiguous()
-        self._write(
-            keys,
-            keys * -7,
-            key_cache,
-            value_cache,
-            mapping,
-            self.isa,
-            k_scale=1.0,
-            v_scale=1.0,
-            kv_cache_dtype="auto",
-        )
+        arguments = (keys, keys * -7, *view.chunk(2, dim=2), blocks * size + slots % size, self.isa)
+        self._write(*arguments, k_scale=1.0, v_scale=1.0, kv_cache_dtype="auto")
 
     def expected(self, length: int) -> torch.Tensor:
         """[B, kv_heads, head_size, length] float32."""
@@ -106,7 +96,7 @@ class Cache:
 
 @pytest.fixture
 def make_cache(vllm: Any) -> Callable[..., Cache]:
-    return lambda dtype, block_size, head_size: Cache(vllm, dtype, block_size, head_size)
+    return functools.partial(Cache, vllm)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -278,18 +268,11 @@ def flash(monkeypatch: pytest.MonkeyPatch) -> Any:
         return q * 2
 
     module.flash_attn_varlen_func = flash_attn_varlen_func
-    name, _, _ = FLASH_ATTENTION.rpartition(".")
     # Nothing of vLLM is loaded for a module that is there already.
-    for part in (FLASH_ATTENTION, name, *_parents(name)):
-        monkeypatch.setitem(
-            sys.modules, part, module if part == FLASH_ATTENTION else ModuleType(part)
-        )
+    for name in itertools.accumulate(FLASH_ATTENTION.split("."), "{}.{}".format):
+        found = module if name == FLASH_ATTENTION else ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, found)
     return module
-
-
-def _parents(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def test_the_kernels_log_sum_exp_is_caught_where_it_is_wanted(flash: Any) -> None:
