@@ -83,5 +83,5 @@ def test_the_true_cause_stands_first(table: dict[str, Row], name: str) -> None:
 def test_a_flag_that_is_not_applied_needs_no_baseline(table: dict[str, Row]) -> None:
     falls = table["norm_output not applied"].found("acceptance_falls")
     assert falls is not None
-    assert "does not apply the flag" in falls.causes[0].seen
+    assert "does not apply the flag" in falls.causes[0].observed
     assert table["norm_output not applied"].run.manifest.norm_flags["norm_output"]
