@@ -84,8 +84,9 @@ class Comparability:
         return replace(self, differences=tuple(named.values()))
 
     def explaining(self, claim: Claim) -> tuple[RunDifference, ...]:
-        """Return the differences that can explain a claim."""
-        return tuple(found for found in self.differences if claim in found.explains)
+        """Return the differences that can explain a claim; another target alone is enough."""
+        found = tuple(found for found in self.differences if claim in found.explains)
+        return tuple(difference for difference in found if difference.name == TARGET) or found
 
     def decides(self, claim: Claim) -> bool:
         """Whether nothing else can explain a claim."""

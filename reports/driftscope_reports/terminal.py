@@ -347,10 +347,10 @@ def show_advice(advice: Advice) -> None:
         console.print(Text(f"warning: {shown(warning)}"))
     for sentence in advice.assumed:
         console.print(Text(f"not measured: {sentence}"))
+    scatter = f", and step times scatter by {percent(advice.misfit)}" if advice.misfit else ""
     console.print(
-        "included in every interval: two starts of one server differ by "
-        f"{percent(advice.run_effect)}, and step times by {percent(advice.misfit)} from times that "
-        "never fall with more tokens"
+        "every interval includes that two starts of one server differ by "
+        f"{percent(advice.run_effect)}{scatter}"
     )
 
 

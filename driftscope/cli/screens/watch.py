@@ -231,7 +231,7 @@ def drift_line(shown: View) -> str:
         return f"drift: {shown.chains} of the {DRIFT_CHAINS} chains that a figure needs"
     parts = []
     if shown.growth is not None:
-        parts.append(f"hidden state grows {shown.growth:.2f}x")
+        parts.append(f"hidden state {shown.growth:.2f}x that at depth 1")
     sinks = [depth.masses["sink"] for depth in shown.depths]
     known = [mass for mass in sinks if mass is not None]
     if len(known) > 1:

@@ -22,6 +22,8 @@ from typer.testing import CliRunner, Result
 from driftscope.analysis.comparability import (
     DRAFTER,
     Claim,
+    Comparability,
+    RunDifference,
     comparability_of,
     comparability_of_clocks,
     models_differ,
@@ -470,3 +472,16 @@ def test_a_run_without_speculation_has_no_rounds(runs: tuple[Path, Path], tmp_pa
     for words in (checked, ("compare", runs[0], plain)):
         done = _run(*words, "--where", "label = 'kept'")
         assert isinstance(done.exception, UsageError)
+
+
+def test_another_target_is_explanation_enough() -> None:
+    found = [
+        RunDifference(name=name, explains=(Claim.ACCEPTANCE,), settle=f"Settle the {name}.")
+        for name in ("runner", "target", "prompts")
+    ]
+    every, some = (
+        Comparability(differences=tuple(found)),
+        Comparability(differences=tuple(found[::2])),
+    )
+    assert every.settle(Claim.ACCEPTANCE) == "Settle the target."
+    assert some.settle(Claim.ACCEPTANCE) == "Settle the runner. Settle the prompts."

@@ -175,7 +175,7 @@ def test_drift_is_shown_once_there_are_enough_chains() -> None:
     for depth, mass in ((1, 0.3), (2, 0.1)):
         tally.observe(i.MASS, [mass], depth=depth, **{"class": "sink"})
     line = drift_line(view(tally.snapshot()))
-    assert line == "drift: hidden state grows 3.00x; sink 30.0% at depth 1, 10.0% at 2"
+    assert line == "drift: hidden state 3.00x that at depth 1; sink 30.0% at depth 1, 10.0% at 2"
 
 
 def test_a_password_of_an_endpoint_is_not_printed() -> None:
