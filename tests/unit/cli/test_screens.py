@@ -47,7 +47,7 @@ def test_nothing_steers_the_terminal(
     capsys: pytest.CaptureFixture[str], text: str, as_json: bool
 ) -> None:
     odd = {"source": text, "answered": False, "errors": {text: 1}, "first_error": text}
-    show(Path("run"), [{**_worker(labels=[text]), **odd}], as_json=as_json)
+    show(Path("run"), [{**_worker(), **odd, "control": {"labels": [text]}}], as_json=as_json)
     out, err = capsys.readouterr()
     for line in [*out.splitlines(), *err.splitlines()]:
         assert line.isprintable(), line
