@@ -77,6 +77,8 @@ def _server(model: str | None, options: Sequence[str]) -> tuple[str, Sequence[st
     from driftscope.distributions import LAB_TARGETS, needs_lab
     from driftscope.errors import UsageError
 
+    if [model, *options[:1]] == ["vllm", "serve"]:  # the whole command was given
+        model, options = next(iter(options[1:]), None), options[2:]
     if options and (model is None or model.startswith(("{", "-"))):
         raise UsageError("give MODEL first, then the options of its server")
     if model is None or model not in LAB_TARGETS:

@@ -30,7 +30,7 @@ from driftscope.inspect.checkpoints import open_drafter, text_fields
 from driftscope.inspect.checks.result import CheckLevel, Inspected
 from driftscope.inspect.checks.tensors import check_heads
 from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
-from driftscope.inspect.files import read_config
+from driftscope.inspect.files import find_tensors, read_config
 from driftscope.trace.manifest import (
     WAS_SIMULATED,
 )
@@ -610,18 +610,23 @@ def _fault_of(
         detail = f"{named} with method {method}: {looked}, which it does not register"
         hint = "give the method and the drafter that belong together, or another vLLM"
         return problem("drafter", detail if architecture else detail.partition(", which")[0], hint)
-    lost = _lost_heads(folder) if method == MTP else None
-    if lost is None:
-        return None
-    return problem("drafter", lost, f"driftscope inspect {folder} says which tensors are missing")
+    lost = _lost_weights(folder, method)
+    return (
+        problem("drafter", lost, f"driftscope inspect {folder} says what is missing")
+        if lost
+        else None
+    )
 
 
-def _lost_heads(folder: str) -> str | None:
-    """Return what a target lacks of its MTP heads; None for one whose layout is not known, or with
-    weights in another format."""
+def _lost_weights(folder: str, method: str) -> str | None:
+    """Return which file of the weights is not whole, or what a target lacks of its MTP heads; None
+    for one whose layout is not known, or with weights in another format."""
     if not any(Path(folder).glob("*.safetensors*")):
         return None
     try:
+        if method != MTP:
+            find_tensors(Path(folder)).tensors()
+            return None
         drafter = open_drafter(folder)
     except CheckpointError as error:
         return str(error).partition("; ")[0]

@@ -357,6 +357,15 @@ _PAGES = {
             "SGLang: nothing is accepted",
         ),
     ),
+    "90 n-grams that find little: vllm#8439 and recipes with ngram and suffix": case(
+        "3.00 holds of 4% of the output alone",
+        typed("ingest 90-ngram.prom", r" 5 +300 +3\.00 ", "yield 4% of the output tokens"),
+        typed("watch URL/90-ngram --once", "yield 4% of the output tokens"),
+    ),
+    "91 a DFlash drafter of blocks of 8, asked for 15 tokens": case(
+        "nothing is accepted beyond depth 7",
+        typed("ingest 91-block.prom", r" 15 +1,000 +5\.10 ", "beyond depth 7, where 20.0%"),
+    ),
 }
 _FILES = {
     "20 speculators#1065, vllm#54526": case(
@@ -549,6 +558,12 @@ _OPTIONS = {
     ),
     "76 serve commands with vLLM 0.32's short and dotted options": case(
         "they name an EAGLE-3 drafter",
+        typed(
+            "doctor vllm serve 22/target --spec-method eagle3 --spec-model 26/drafter "
+            "--spec-tokens 3",
+            "^ready",
+            "22/target: LlamaForCausalLM",
+        ),
         typed("doctor trio --spec-method eagle3 --spec-model 26/drafter --spec-tokens 3", "^ready"),
         typed(
             "doctor trio --speculative-config.method eagle3 --speculative-config.model 26/drafter "

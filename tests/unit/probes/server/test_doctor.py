@@ -156,6 +156,14 @@ def test_a_draft_model_is_any_model_with_the_vocabulary_of_its_target(
     assert answers[2].startswith("ready")
 
 
+def test_a_drafter_whose_weights_are_a_pointer_is_not_ready(vllm: Path, tmp_path: Path) -> None:
+    model = _configured(tmp_path / "drafter", {"architectures": ["LlamaForCausalLMEagle3"]})
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    Path(model, "model.safetensors").write_text(pointer)
+    answer = _answer(method="eagle3", model=model)
+    assert answer.startswith("not ready") and "a pointer of Git LFS" in answer
+
+
 def test_a_drafter_that_is_not_here_is_not_examined(vllm: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     assert "has no config.json" in _answer(method="eagle3", model=str(tmp_path))
