@@ -37,10 +37,7 @@ def _commands(run: Path, usual: Path, out: Path) -> dict[str, list[list[object]]
     profile = ("--format", "speculation-profile", "-o", out / "profile.json")
     return {
         "analyze": [["analyze", run, usual, "--baseline", PLAIN, "--by", "context", *page]],
-        "compare": [
-            ["compare", usual, run],
-            ["advise", run, usual, "--baseline", PLAIN, "--json"],
-        ],
+        "compare": [["compare", usual, run], ["advise", run, usual, "--baseline", PLAIN, "--json"]],
         "check": [["check", run, "--baseline", usual, *RULES, "--json"]],
         "watch": [
             ["watch", run, "--once"],
@@ -79,8 +76,7 @@ IN_MAKE_SAME = [name for name in RECORDED if not name.endswith(("drifting", "run
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.nightly] * (kind == "others")) for kind in KINDS],
+    "kind", [pytest.param(kind, marks=[pytest.mark.nightly] * (kind == "others")) for kind in KINDS]
 )
 @pytest.mark.parametrize(
     "name",

@@ -157,11 +157,7 @@ def test_the_page_of_json_documents_names_every_kind() -> None:
 _PLACE = re.compile(r"`((?:driftscope|probes|reports|lab|tests|benchmarks|examples)/[\w./*-]+)`")
 
 
-@pytest.mark.parametrize(
-    "page",
-    EVERY,
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
+@pytest.mark.parametrize("page", EVERY, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_that_is_named_exists(page: Path) -> None:
     named = _PLACE.findall(page.read_text(encoding="utf-8"))
     assert not [path for path in named if not (ROOT / path).exists()]

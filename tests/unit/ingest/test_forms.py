@@ -89,18 +89,12 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "journald iso": (lines(TWO, SYSTEMD), READ),
     "crlf": (lines(TWO, end="\r\n"), READ),
     "bom": (lines(TWO).encode("utf-8-sig"), READ),
-    "utf-16 of PowerShell": (
-        b"\xff\xfe" + lines(TWO, end="\r\n").encode("utf-16-le"),
-        READ,
-    ),
+    "utf-16 of PowerShell": (b"\xff\xfe" + lines(TWO, end="\r\n").encode("utf-16-le"), READ),
     "latin-1": (lines(["température élevée", *TWO]).encode("latin-1"), READ),
     "binary in a log": (lines([*TWO, "\x00\x00\x07 bad"]), READ),
     "cut last line": (lines(TWO) + TWO[0][:90], READ),
     "cut docker json": (docker(TWO)[:-30], (" 3 +500 +2.80 ",)),
-    "docker json, all attributes": (
-        docker(TWO, time="2026-09-05T10:00:12Z"),
-        READ,
-    ),
+    "docker json, all attributes": (docker(TWO, time="2026-09-05T10:00:12Z"), READ),
     "kubectl, two pods": (
         lines(TWO, KUBECTL.format("vllm-a")) + lines([DEAD] * 2, KUBECTL.format("vllm-b")),
         ("vllm-b/server +3 +1,000 +1.02 ", "vllm-a/server +3 +1,000 +2.65 "),
@@ -170,10 +164,7 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         ("2.[0-9]+ -> 1.[0-9]+ tokens per round", "in use went from 2[0-9] to"),
     ),
     "loki": (json.dumps([{"line": row, "timestamp": "1"} for row in TWO]), READ),
-    "journald json": (
-        lines([json.dumps({"MESSAGE": row, "_PID": "1"}) for row in TWO]),
-        READ,
-    ),
+    "journald json": (lines([json.dumps({"MESSAGE": row, "_PID": "1"}) for row in TWO]), READ),
     "a list of lines": (json.dumps(TWO), READ),
     "csv": (lines([f'1,"{row}"' for row in TWO]), READ),
     "quoted in an issue": ("```\n" + lines(TWO, "> ") + "```\n", READ),
@@ -189,10 +180,7 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         (" 3 +1,000 +2.65 |1,000 +2.65",),
     ),
     "colours": (lines(TWO, "\x1b[32mINFO\x1b[0m "), READ),
-    "colour in the middle": (
-        lines(TWO).replace("Accepted:", "\x1b[1mAccepted:\x1b[0m"),
-        READ,
-    ),
+    "colour in the middle": (lines(TWO).replace("Accepted:", "\x1b[1mAccepted:\x1b[0m"), READ),
     "nothing drafted": (
         lines([vllm(0.8, 0.6), NOTHING_DRAFTED, vllm(0.8, 0.6)]),
         (" 2 +1,000 +2.40 ",),
@@ -239,10 +227,7 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     ),
     # Logs of SGLang.
     "sglang 0.4": (lines([DECODE_04.format(2.5), DECODE_04.format(3.5)]), (" 3.00 ",)),
-    "sglang 0.5.23": (
-        lines([decode(2.5, k=4), decode(3.5, k=4)]),
-        (" 4 +– +3.00 ",),
-    ),
+    "sglang 0.5.23": (lines([decode(2.5, k=4), decode(3.5, k=4)]), (" 4 +– +3.00 ",)),
     "sglang dspark": (
         lines([decode(2.5, **{"block accept len": "4.10", "cap len": "3.0"})]),
         (" 2.50 ",),

@@ -97,11 +97,7 @@ def test_requests_with_a_histogram_each(name: str, reader: str) -> None:
     ],
 )
 def test_sums(
-    name: str,
-    reader: str,
-    rounds: int | None,
-    length: float,
-    marginal: tuple[float, ...] | None,
+    name: str, reader: str, rounds: int | None, length: float, marginal: tuple[float, ...] | None
 ) -> None:
     found = _one(name, reader)
     assert found.rounds == rounds and found.mean_length == pytest.approx(length)
@@ -408,10 +404,7 @@ def test_what_is_not_in_the_file_is_null_and_never_0(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("vllm-bench.json", f"1.04 to 3.96, {BOUNDS}"),
-        ("speculation-profile.json", NO_INTERVAL),
-    ],
+    [("vllm-bench.json", f"1.04 to 3.96, {BOUNDS}"), ("speculation-profile.json", NO_INTERVAL)],
 )
 def test_the_report_says_what_interval_sums_have(name: str, words: str, tmp_path: Path) -> None:
     run, _ = _sums_run(name, tmp_path)
@@ -423,8 +416,7 @@ def test_the_report_says_what_interval_sums_have(name: str, words: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    "rule",
-    ["high", "not_answered", "conditions_cost", "cells[0].mean_length < 2.0"],
+    "rule", ["high", "not_answered", "conditions_cost", "cells[0].mean_length < 2.0"]
 )
 def test_a_rule_that_needs_rows_is_undecided(rule: str, tmp_path: Path) -> None:
     run, _ = _sums_run("vllm-bench.json", tmp_path)

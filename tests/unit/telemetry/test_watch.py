@@ -23,14 +23,7 @@ from driftscope.pipeline import summarise
 from driftscope.telemetry import engine, watch
 from driftscope.telemetry.prometheus import EngineName
 from driftscope.telemetry.settings import PROMETHEUS, settings_from
-from driftscope.telemetry.watch import (
-    Depth,
-    FollowedEndpoint,
-    FollowedRun,
-    follow,
-    outliers,
-    view,
-)
+from driftscope.telemetry.watch import Depth, FollowedEndpoint, FollowedRun, follow, outliers, view
 from driftscope.trace.reader import read_trace
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
@@ -277,7 +270,7 @@ pytestmark = pytest.mark.process
 TAME = {"elsewhere", "no-labels", "bucket-le-word"}
 """Odd, and yet figures."""
 OF_ANY_PEER = {
-    *("byte-by-byte", "slow-head", "continues", "broken-chunks", "short-body", "short-gzip"),
+    *("byte-by-byte", "slow-head", "continues", "broken-chunks", "short-body", "short-gzip")
 }
 """Faults below the page, which tests/unit/boundary/test_http_peer.py has."""
 SECONDS = 1.0

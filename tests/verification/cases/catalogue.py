@@ -156,8 +156,7 @@ _LOGS = {
         typed("ingest 65-journald.json", r" 3 +804 +1\.91 ", "2 of 4 lines at 1.00"),
     ),
     "66 notes on a pipeline of four ranks (file 59102321425)": case(
-        "1.06, of which the counts were cut off",
-        typed("ingest 66-cut.md", r" – +– +1\.06 "),
+        "1.06, of which the counts were cut off", typed("ingest 66-cut.md", r" – +– +1\.06 ")
     ),
     "69 mit-han-lab/fastrl#4": case(
         "above its threshold of 48 requests it does not draft",
@@ -204,8 +203,7 @@ _LOGS = {
 }
 _RESULTS = {
     "10 vllm#33497, #51742": case(
-        "K = 1, 94,000 rounds, 1.36",
-        typed("ingest 10-vllm-console.txt", r" 1 +94,000 +1\.36 "),
+        "K = 1, 94,000 rounds, 1.36", typed("ingest 10-vllm-console.txt", r" 1 +94,000 +1\.36 ")
     ),
     "11 sglang#13376, #13553": case(
         "5.86, which is the server's since its start, not this run's",
@@ -257,8 +255,7 @@ _RESULTS = {
         typed("ingest 53-mlc.json", r" 3 +100 +2\.50 .*0\.80 0\.50 0\.20"),
     ),
     "55 bench of Modular's MAX": case(
-        "2.34, the sum of its rates",
-        typed("ingest 55-max.json", r" 2 +– +2\.34 .*0\.84 0\.50"),
+        "2.34, the sum of its rates", typed("ingest 55-max.json", r" 2 +– +2\.34 .*0\.84 0\.50")
     ),
     "70 sweeps over K, vllm#49163": case(
         "one drafter at K = 3 and 7: neither accepts more",
@@ -405,8 +402,7 @@ _FILES = {
         ),
     ),
     "28 SpecForge#219": case(
-        "no false alarm: YaRN as the target's",
-        inspected("28", "0 errors, 1 warning", "not_run"),
+        "no false alarm: YaRN as the target's", inspected("28", "0 errors, 1 warning", "not_run")
     ),
     "29 SpecForge#431": case(
         "no false alarm: a text's mrope positions are plain; the drafter ends at 8,192",
@@ -623,7 +619,7 @@ _TEXT = {
             "llama4-pythonic json",
             never=(r"(?<!\S)(?!gemma4-think )\S+ prose",),
         ),
-    ),
+    )
 }
 _BOARDS = {
     "rules vllm#24049, neutree: boards and alerts without the probe": case(
@@ -638,7 +634,7 @@ _BOARDS = {
             r"grafana/driftscope-sglang\.json",
             "DriftscopeNothingAccepted",
         ),
-    ),
+    )
 }
 KINDS = {
     "server logs": _LOGS,
