@@ -177,25 +177,17 @@ ALL: dict[str, TinyDrafter] = {}
 """By the name in vLLM's registry."""
 
 
+def _tiny(fields: Fields) -> dict[str, Any]:
+    """Take what is no field of a config."""
+    return {name: fields.pop(name) for name in ("extra", "merged", "stored") if name in fields}
+
+
 def _drafter(
-    name: str,
-    *parts: Fields,
-    target: Fields = TARGET,
-    rename: Rename = PLAIN,
-    extra: Mapping[str, Shape] | None = None,
-    merged: tuple[str, ...] = (),
-    stored: tuple[str, ...] = (),
-    **fields: Any,
+    name: str, *parts: Fields, target: Fields = TARGET, rename: Rename = PLAIN, **fields: Any
 ) -> None:
+    tiny = _tiny(fields)
     drafter = dict(ChainMap(fields, *reversed(parts), {**BASE, "architectures": [name]}))
-    ALL[name] = TinyDrafter(
-        drafter=drafter,
-        target=target,
-        rename=rename,
-        extra=extra or {},
-        merged=merged,
-        stored=stored,
-    )
+    ALL[name] = TinyDrafter(drafter=drafter, target=target, rename=rename, **tiny)
 
 
 def _heads(
@@ -206,19 +198,16 @@ def _heads(
     outside: Fields | None = None,
     text: str = "",
     rename: Rename = IN_LAYERS,
-    merged: tuple[str, ...] = (),
-    stored: tuple[str, ...] = (),
     **fields: Any,
 ) -> None:
     """Add heads of a target; `outside`: fields beside those of its text model, of type `text`."""
-    whole = dict(ChainMap(fields, *reversed(parts), BASE))
-    top = {"architectures": [architecture], "model_type": kind, **(outside or {})}
-    if outside is None:
-        target = {**whole, **top}
-    else:
-        inner = {**whole, "model_type": text} if text else whole
-        target = {**top, "torch_dtype": "float32", "text_config": inner}
-    ALL[name] = TinyDrafter(target=target, rename=rename, merged=merged, stored=stored)
+    tiny, top = _tiny(fields), {"architectures": [architecture], "model_type": kind}
+    target = {**dict(ChainMap(fields, *reversed(parts), BASE)), **top}
+    if outside is not None:
+        inner = {key: value for key, value in target.items() if key not in top}
+        inner |= {"model_type": text} if text else {}
+        target = {**top, **outside, "torch_dtype": "float32", "text_config": inner}
+    ALL[name] = TinyDrafter(target=target, rename=rename, **tiny)
 
 
 LLAMA: Fields = {
