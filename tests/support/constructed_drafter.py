@@ -55,7 +55,10 @@ class ConstructedDrafter:
     def __init__(self, cause: Cause, seed: int) -> None:
         self._cause = cause
         self._random = torch.Generator().manual_seed(seed)
-        self.config = SimpleNamespace(aux_layers=(1,), norm_output=False, draft_vocab_size=None)
+        layer = SimpleNamespace(vocab_size=VOCABULARY)
+        self.config = SimpleNamespace(
+            aux_layers=(1,), layer=layer, norm_output=False, draft_vocab_size=None
+        )
 
     def fuse(self, states: Sequence[Tensor]) -> Tensor:
         return states[0]
