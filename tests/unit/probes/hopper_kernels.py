@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,19 +25,6 @@ HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 1
 CONTEXT = 1000
 
 
-class Hopper:
-    """Stands in for the driver of a GPU of compute capability 9.0."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, _: int) -> int:
-        return 0
-
-
 class Compiler:
     """Takes a kernel's place: compiles it for each launch and notes that."""
 
@@ -45,15 +33,13 @@ class Compiler:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*args: Any, **kwargs: Any) -> None:
-            made = self._kernel.warmup(*args, grid=grid, **kwargs)
+            compiled = self._kernel.warmup(*args, grid=grid, **kwargs)
             self._launches.append(
                 {
                     "part": self._part[0],
                     "kernel": self._kernel.fn.__name__,
-                    "programs": grid,
-                    "arguments": len(args),
-                    "machine_code_bytes": len(made.asm["cubin"]),
-                    "shared_bytes": made.metadata.shared,
+                    "machine_code_bytes": len(compiled.asm["cubin"]),
+                    "shared_bytes": compiled.metadata.shared,
                 }
             )
 
@@ -109,7 +95,12 @@ def masses(batch: int, part: list[str], *, lse: bool, distances: bool) -> None:
 
 
 def main() -> None:
-    triton.runtime.driver.set_active(Hopper())
+    hopper = SimpleNamespace(  # the driver of a GPU of compute capability 9.0
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda _: 0,
+    )
+    triton.runtime.driver.set_active(hopper)
     part, launches = [""], []  # type: ignore[var-annotated]
     for module, names in (
         (triton_kernels, ("clear_chain", "enter_forward", "measure_state", "leave_forward")),
@@ -123,7 +114,7 @@ def main() -> None:
             launches.clear()
             chain(batch, part, how)
             masses(batch, part, lse=how == "captured", distances=batch == 1)
-            runs.append({"batch": batch, "how": how, "launches": list(launches)})
+            runs.append({"how": how, "launches": list(launches)})
     print(json.dumps(runs))
 
 
