@@ -158,7 +158,7 @@ def _e4m3_without_scale(tensor: Tensor) -> Tensor:
 
 
 _minus_one = of_dims(1, lambda tensor: tensor - 1)
-_ORDER = ("repaired_by.order_of_heads",)
+_ORDER, _INPUT_NORMS = ("repaired_by.order_of_heads",), ("repaired_by.input_and_hidden_norm",)
 _ROLLED, _SHIFTED = (3, 0, 1, 2), (7, 0, 1, 2, 3, 4, 5, 6)
 _POST = "midlayer.post_attention_layernorm"
 
@@ -228,16 +228,9 @@ PUBLISHED = (
         ("repaired_by.fc_norm_order_3_2_1",),
         weights=exchanged("fc_norm.0", "fc_norm.2"),
     ),
-    Plant(
-        "input and hidden norm exchanged",
-        ("repaired_by.input_and_hidden_norm",),
-        of=EAGLE3,
-        weights=exchanged(*NORMS),
-    ),
-    Plant(
-        "input and hidden norm exchanged",
-        ("repaired_by.input_and_hidden_norm",),
-        weights=exchanged(*NORMS),
+    *(
+        Plant("input and hidden norm exchanged", _INPUT_NORMS, of, weights=exchanged(*NORMS))
+        for of in (EAGLE3, EAGLE31)
     ),
     Plant(
         "d2t holds ids",
