@@ -403,13 +403,13 @@ def healthy(case: Case) -> Finding | None:
     compared = _is_compared(case)
     stable = any(finding.id == hidden_state_stable.id for finding in case.found)
     moved = fall_of(run.changes) is not None or first_token_differs(run) is not None
-    if run.clusters < FEW_REQUESTS or case.accepts_less or moved:
+    spread = run.acceptance.mean_length_interval
+    if run.clusters < FEW_REQUESTS or spread is None or case.accepts_less or moved:
         return None
     # Nothing can change along a chain of one token.
     plain = is_even(run) or run.k == 1
     if not (stable or compared or plain):
         return None
-    spread = run.acceptance.mean_length_interval
     unseen = [
         name
         for name, is_recorded in (

@@ -390,3 +390,11 @@ def test_an_entry_explains_itself(entry: object) -> None:
     for threshold in entry.thresholds:
         assert threshold.source
         assert threshold.means
+
+
+def test_no_drafter_is_called_healthy_by_a_length_without_interval(analyse: Analyse) -> None:
+    """One request has most of the rounds."""
+    (run,) = analyse(HEALTHY).runs
+    heavy = replace(run, acceptance=replace(run.acceptance, mean_length_interval=None))
+    assert _about_last(conclude([run]), "healthy")
+    assert not _about_last(conclude([heavy]), "healthy")
