@@ -353,12 +353,13 @@ def _manifest(config: DrafterConfig, k: int, target: Path, drafter: Path) -> Man
         aux_layers_source=AUX_FROM_CONFIG if config.names_aux_layers else AUX_FROM_ENGINE,
         draft_sampling=GREEDY,
         distance_every=1,
-        sink_slots=tuple(range(DEFAULT_N_SINK)),
     )
     flags = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
     return replace(
         manifest(spec),
         run_id=uuid.uuid4().hex[:12],
+        sink_tokens=DEFAULT_N_SINK,
+        sink_slots=(),
         engine="reference",
         target=_described(target, "LlamaForCausalLM"),
         drafter=_described(drafter, config.to_hf()["architectures"][0]),
