@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.runs import START_S, Spec, write_rows, write_run
+from support.simulate import Truth, simulate
 
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.pipeline import Analysis, Inputs, analyze
+from driftscope.pipeline import Analysis, Inputs, analyze, summarise
 from driftscope.trace.manifest import client_manifest
-from driftscope.trace.reader import read_trace
+from driftscope.trace.reader import Trace
 from driftscope.trace.records import ClientRow
 from driftscope.trace.status import Status, status_path
 from driftscope.trace.texts import TEXTS, TextFile
@@ -115,34 +117,72 @@ def with_texts(folder: Path, *answer: str, prompt: str = "Why?") -> Inputs:
     return Inputs(sources=[asked, run], labels=["asked", "run"])
 
 
-def analysis_of(folder: Path, specs: dict[str, Spec]) -> Analysis:
+def analysis_of(folder: Path, worlds: dict[str, Spec | Truth]) -> Analysis:
     """Return the analysis of simulated runs by label."""
-    traces = [read_trace(write_run(folder / str(i), s)) for i, s in enumerate(specs.values())]
-    return analyze(Inputs(sources=traces, labels=list(specs)))
+    runs = [written(folder / str(at), world) for at, world in enumerate(worlds.values())]
+    return analyzed(*runs, labels=list(worlds))
+
+
+def written(run: Path, world: Spec | Truth) -> Path:
+    """Write a simulated run and return its directory."""
+    return write_run(run, world) if isinstance(world, Spec) else simulate(run, world)
+
+
+def summary_of(run: Path, world: Spec | Truth, **how: Any) -> RunSummary:
+    """Write a simulated run and return its summary, by the name of its directory."""
+    return summarise(written(run, world), run.name, **how)
+
+
+def analyzed(
+    *runs: Path | Trace, labels: Sequence[str] = (), baseline: Path | Trace | None = None
+) -> Analysis:
+    """Return the analysis of runs, named after their directories unless they have `labels`."""
+    names = labels or [run.name for run in runs if isinstance(run, Path)]
+    return analyze(Inputs(sources=runs, labels=names, baseline=baseline))
+
+
+def trimmed_trace(trace: Trace, one_in: int, reason: str) -> Trace:
+    """Return a trace of K = 4 in which 2 tokens of one draft in so many were verified."""
+    rows = trace.verify.to_pandas()
+    cut = (rows.verified == 4) & (rows.index % one_in == 0)
+    rows.loc[cut, "verified"] = 2
+    rows.loc[cut, "accepted"] = rows.accepted[cut].clip(upper=2)
+    rows.loc[cut, "reason"] = reason
+    verify = pa.Table.from_pandas(rows, schema=trace.verify.schema, preserve_index=False)
+    return replace(trace, verify=verify)
+
+
+def finding_ids(analysis: Analysis) -> list[str]:
+    """Return the ids of the findings, in their order."""
+    return [finding.id for finding in analysis.findings]
 
 
 def assert_same(ours: RunSummary, theirs: RunSummary, rel: float) -> None:
-    """Assert that every figure is equal, and every float within `rel`."""
-    for field in fields(RunSummary):
-        a, b = (list(_leaves(getattr(run, field.name), field.name)) for run in (ours, theirs))
-        assert [path for path, _ in a] == [path for path, _ in b]
-        for (path, mine), (_, other) in zip(a, b, strict=True):
-            if isinstance(mine, float) and isinstance(other, float):
-                assert mine == pytest.approx(other, rel=rel, abs=1e-12, nan_ok=True), path
-            else:
-                assert mine == other, path
+    """Assert that every figure is equal, floats within `rel`."""
+    mine, wanted = (
+        {
+            path: value
+            for f in fields(RunSummary)
+            for path, value in leaves(getattr(run, f.name), f.name)
+        }
+        for run in (ours, theirs)
+    )
+    assert mine == pytest.approx(wanted, rel=rel, abs=1e-12, nan_ok=True)
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield what lists, records and dictionaries hold in the end, with its path."""
     if hasattr(value, "__dataclass_fields__"):
         value = asdict(value)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         for name in sorted(value, key=str):
-            yield from _leaves(value[name], f"{path}.{name}")
+            yield from leaves(value[name], f"{path}.{name}")
     elif isinstance(value, np.ndarray):
-        yield from _leaves(value.tolist(), path)
-    elif isinstance(value, list | tuple):
+        yield from leaves(value.tolist(), path)
+    elif isinstance(value, list | tuple) and value:
         for at, item in enumerate(value):
-            yield from _leaves(item, f"{path}.{at}")
+            yield from leaves(item, f"{path}.{at}")
+    elif isinstance(value, dict | list | tuple):
+        yield path, str(value)  # an empty one
     else:
         yield path, value.item() if isinstance(value, np.generic) else value

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from driftscope.regions import TokenTexts, answer_regions, marks_of, text_regions
 from driftscope.vocabulary import Region
@@ -125,11 +126,6 @@ class Written:
         """Return the whole answer."""
         return "".join(text for text, _ in self.pieces)
 
-    @property
-    def kinds(self) -> list[str]:
-        """Return the kind of each character."""
-        return [kind for text, kind in self.pieces for _ in text]
-
 
 def written_answers(file: str = "answers.jsonl") -> Iterator[Written]:
     """Yield the answers of a file."""
@@ -140,16 +136,18 @@ def written_answers(file: str = "answers.jsonl") -> Iterator[Written]:
             yield Written(**row)
 
 
-def kinds_of(answer: Written) -> list[str]:
-    """Return the kind of each character as `text_regions` finds it, from text alone."""
-    text, inside = answer.text, marks_of().left_open(answer.prompt)
-    regions = text_regions(text, inside=inside)
+def pieces_of(text: str, **how: Any) -> list[Piece]:
+    """Return the pieces of a text with the regions that `text_regions` finds."""
+    regions = text_regions(text, **how)
     ends = [*(region.start for region in regions[1:]), len(text)]
     return [
-        region.region
-        for region, end in zip(regions, ends, strict=True)
-        for _ in range(region.start, end)
+        (text[region.start : end], region.region) for region, end in zip(regions, ends, strict=True)
     ]
+
+
+def by_character(pieces: Iterable[Piece]) -> list[str]:
+    """Return the region of each character."""
+    return [region for text, region in pieces for _ in text]
 
 
 def shares_right() -> dict[str, tuple[int, float]]:
@@ -157,7 +155,9 @@ def shares_right() -> dict[str, tuple[int, float]]:
     counts: dict[str, list[int]] = {}
     for answer in written_answers():
         count = counts.setdefault(answer.format, [0, 0, 0])
-        right = sum(a == b for a, b in zip(kinds_of(answer), answer.kinds, strict=True))
+        found = pieces_of(answer.text, inside=marks_of().left_open(answer.prompt))
+        pairs = zip(by_character(found), by_character(answer.pieces), strict=True)
+        right = sum(a == b for a, b in pairs)
         for place, number in enumerate((1, right, len(answer.text))):
             count[place] += number
     return {name: (answers, right / length) for name, (answers, right, length) in counts.items()}
@@ -175,8 +175,9 @@ def real_tokens() -> Counter[tuple[str, str]]:
         texts = TokenTexts(WordTokenizer(*words, special=special))
         found = answer_regions(texts, [], range(len(words)))
         stops = [*found.starts[1:], len(words)]
+        kinds = by_character(answer.pieces)
         for start, stop, code in zip(found.starts, stops, found.codes, strict=True):
-            counts.update((answer.kinds[end - 1], Region.ALL[code]) for end in ends[start:stop])
+            counts.update((kinds[end - 1], Region.ALL[code]) for end in ends[start:stop])
     return counts
 
 

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from support.analyses import client_row, write_replay
-from support.runs import START_S, Spec, manifest, rows, verify, write_rows, write_run
-from support.simulate import Cost, Prompts, Truth, simulate
+from support.analyses import client_row, write_replay, written
+from support.runs import START_S, Spec, rows, verify, write_run
+from support.simulate import Cost, Prompts, Truth
 
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.records import DraftRow, RequestRow, ResourceRow, Row, StepRow
-from driftscope.trace.status import Status, status_path
 from driftscope.vocabulary import Ended
 
 ROOT = Path(__file__).parents[2]
@@ -27,31 +26,19 @@ RECORDED = sorted(
 """Every run directory that is part of the sources."""
 
 
-def _written(spec: Spec) -> Callable[[Path], Path]:
-    return lambda run: write_run(run, spec)
-
-
-def _drawn(truth: Truth) -> Callable[[Path], Path]:
-    return lambda run: simulate(run, truth)
-
-
-def _of(run: Path, content: Iterator[Row] | list[Row], spec: Spec | None = None) -> Path:
-    """Write a closed run directory of these rows."""
-    run.mkdir(parents=True)
-    (run / MANIFEST).write_text(manifest(spec or Spec()).to_json(), encoding="utf-8")
-    write_rows(run, "worker0-1", content)
-    status = Status(source="worker0-1", closed=True, flushed_s=START_S)
-    status_path(run, status.source).write_text(status.to_json(), encoding="utf-8")
-    return run
+def _world(world: Spec | Truth) -> Callable[[Path], Path]:
+    return lambda run: written(run, world)
 
 
 def _without(*kinds: type[Row]) -> Callable[[Path], Path]:
     """Return a writer of the usual run without the rows of these records."""
-    return lambda run: _of(run, [row for row in rows(Spec()) if not isinstance(row, kinds)])
+    return lambda run: write_run(
+        run, None, [row for row in rows(Spec()) if not isinstance(row, kinds)]
+    )
 
 
 def _nothing(run: Path) -> Path:
-    return _of(run, [row for row in rows(Spec()) if isinstance(row, ResourceRow)])
+    return write_run(run, None, [row for row in rows(Spec()) if isinstance(row, ResourceRow)])
 
 
 def _one_heavy(run: Path) -> Path:
@@ -64,17 +51,18 @@ def _one_heavy(run: Path) -> Path:
         own = {"prompt_digest": f"{n:016x}", "conversation": f"{n:016x}"}
         short.append(verify(n, 900 + n, begin, 99, 4, accepted))
         short.append(replace(whole, request=f"req-{n}", arrival_s=begin, time_s=begin, **own))
-    return _of(run, [*alone, *short])
+    return write_run(run, None, [*alone, *short])
 
 
 def _one_round(run: Path) -> Path:
-    return _of(run, [verify(0, 1, START_S, 99, 4, 2)])
+    return write_run(run, None, [verify(0, 1, START_S, 99, 4, 2)])
 
 
 def _not_a_number(run: Path) -> Path:
     """Write a run in which every other chain has values that are not finite."""
-    return _of(
+    return write_run(
         run,
+        None,
         [
             _spoilt(row) if row.step % 2 else row
             for row in rows(Spec())
@@ -91,8 +79,9 @@ def _spoilt(row: Row) -> Row:
 
 def _still(run: Path) -> Path:
     """Write a run in which every step took no time, as with a stopped clock."""
-    return _of(
+    return write_run(
         run,
+        None,
         [
             replace(row, step_s=0.0, draft_s=0.0, time_s=START_S)
             if isinstance(row, StepRow)
@@ -113,36 +102,36 @@ def _unanswered(run: Path) -> Path:
 
 TWO = (Prompts(label="chat"), Prompts(label="code", tokens=(500, 4000), shift=-1.0))
 ODD: dict[str, Callable[[Path], Path]] = {
-    "usual": _written(Spec()),
+    "usual": _world(Spec()),
     "killed": lambda run: write_run(run, closed=False),
-    "one-request": _written(Spec(requests=1)),
+    "one-request": _world(Spec(requests=1)),
     "one-request-with-all-the-weight": _one_heavy,
-    "two-requests": _written(Spec(requests=2)),
+    "two-requests": _world(Spec(requests=2)),
     "one-round": _one_round,
     "no-round": _nothing,
     "no-request-rows": _without(RequestRow),
     "no-step-rows": _without(StepRow),
     "no-draft-rows": _without(DraftRow),
     "only-verify-rows": _without(DraftRow, StepRow, RequestRow, ResourceRow),
-    "nothing-accepted": _written(Spec(conditional=(0.0,) * 4)),
-    "all-accepted": _written(Spec(conditional=(1.0,) * 4)),
-    "one-request-nothing-accepted": _written(Spec(requests=1, conditional=(0.0,) * 4)),
-    "k-1": _written(Spec(k=1, conditional=(0.7,))),
-    "k-1-nothing-accepted": _written(Spec(k=1, conditional=(0.0,))),
-    "no-attention": _written(Spec(heads=0)),
-    "no-sink": _written(Spec(sink_slots=(), sink_source="found")),
-    "no-growth": _written(Spec(growth=1.0, self_last=0.0, sink=(0.0, 0.0))),
-    "undrafted": _written(Spec(undrafted=("k_zero", "structured_output", "preempted", None))),
+    "nothing-accepted": _world(Spec(conditional=(0.0,) * 4)),
+    "all-accepted": _world(Spec(conditional=(1.0,) * 4)),
+    "one-request-nothing-accepted": _world(Spec(requests=1, conditional=(0.0,) * 4)),
+    "k-1": _world(Spec(k=1, conditional=(0.7,))),
+    "k-1-nothing-accepted": _world(Spec(k=1, conditional=(0.0,))),
+    "no-attention": _world(Spec(heads=0)),
+    "no-sink": _world(Spec(sink_slots=(), sink_source="found")),
+    "no-growth": _world(Spec(growth=1.0, self_last=0.0, sink=(0.0, 0.0))),
+    "undrafted": _world(Spec(undrafted=("k_zero", "structured_output", "preempted", None))),
     "not-a-number": _not_a_number,
     "stopped-clock": _still,
-    "two-ranks-two-replicas": _written(Spec(tensor_parallel=2, data_parallel=2)),
-    "batches": _drawn(Truth(requests=60, rounds=30, batches=(1, 4, 8), prompts=TWO)),
-    "batches-nothing-accepted": _drawn(
+    "two-ranks-two-replicas": _world(Spec(tensor_parallel=2, data_parallel=2)),
+    "batches": _world(Truth(requests=60, rounds=30, batches=(1, 4, 8), prompts=TWO)),
+    "batches-nothing-accepted": _world(
         Truth(requests=60, rounds=30, batches=(1, 4), conditional=(1e-12,) * 7)
     ),
-    "one-batch-of-noise": _drawn(Truth(requests=4, rounds=60, batches=(2,), between=3.0)),
-    "times-of-noise": _drawn(Truth(requests=60, rounds=30, batches=(1, 2), cost=Cost(noise=2.0))),
-    "several-k": _drawn(Truth(requests=60, rounds=30, batches=(1, 8), k_by_batch=((2, 7), (8, 3)))),
+    "one-batch-of-noise": _world(Truth(requests=4, rounds=60, batches=(2,), between=3.0)),
+    "times-of-noise": _world(Truth(requests=60, rounds=30, batches=(1, 2), cost=Cost(noise=2.0))),
+    "several-k": _world(Truth(requests=60, rounds=30, batches=(1, 8), k_by_batch=((2, 7), (8, 3)))),
     "replay": _replay,
     "replay-unanswered": _unanswered,
 }

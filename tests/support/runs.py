@@ -6,7 +6,7 @@ depends on a clock: the same spec gives the same figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,6 @@ import numpy as np
 
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.records import (
-    RECORDS,
-    SCHEMA_VERSION,
     DraftRow,
     RequestRow,
     ResourceRow,
@@ -25,8 +23,6 @@ from driftscope.trace.records import (
     VerifyRow,
     edges_of,
 )
-from driftscope.trace.schema import schema_of, to_batch
-from driftscope.trace.segments import VERSION_KEY, StreamFile, segment_path
 from driftscope.trace.status import Status, status_path
 from driftscope.trace.writer_files import RecordFiles
 from driftscope.vocabulary import MASS_CLASSES
@@ -161,13 +157,22 @@ def manifest(spec: Spec) -> Manifest:
     )
 
 
-def write_run(run: Path, spec: Spec | None = None, *, closed: bool = True) -> Path:
-    """Write the run directory of `spec` and return it."""
+def write_run(
+    run: Path,
+    spec: Spec | None = None,
+    content: Iterable[Row] | Mapping[str, Iterable[Row]] | None = None,
+    *,
+    closed: bool = True,
+) -> Path:
+    """Write the run directory of `spec` and return it; with `content`, these rows, or rows by
+    source, in place of its own."""
     spec = spec or Spec()
     run.mkdir(parents=True)
     (run / MANIFEST).write_text(manifest(spec).to_json(), encoding="utf-8")
-    for source, content in by_source(spec).items():
-        write_rows(run, source, content, closed=closed)
+    own = by_source(spec) if content is None else content
+    sources = own if isinstance(own, Mapping) else {"worker0-1": own}
+    for source, written in sources.items():
+        write_rows(run, source, written, closed=closed)
     status = Status(
         source="worker0-1",
         closed=closed,
@@ -178,25 +183,19 @@ def write_run(run: Path, spec: Spec | None = None, *, closed: bool = True) -> Pa
         probe_s=0.05,  # already in its steps; must not be counted twice
     )
     core = Status(source="core-2", closed=closed, flushed_s=START_S, probe_s=0.002)
-    for written in (status, core):
-        status_path(run, written.source).write_text(written.to_json(), encoding="utf-8")
+    if content is not None:
+        status = Status(source="worker0-1", closed=closed, flushed_s=START_S)
+    for of_source in (status, core) if content is None else (status,):
+        status_path(run, of_source.source).write_text(of_source.to_json(), encoding="utf-8")
     return run
 
 
 def write_rows(run: Path, source: str, content: Iterable[Row], *, closed: bool = True) -> None:
     """Write `content` to record files of `source`: sealed, or as the streams of a killed run."""
+    files = RecordFiles(run, source, 1 << 30)
+    files.append(content)
     if closed:
-        files = RecordFiles(run, source, 1 << 30)
-        files.append(content)
         files.seal()
-        return
-    kept = list(content)
-    for record, kind in RECORDS.items():
-        schema = schema_of(record).with_metadata({VERSION_KEY: SCHEMA_VERSION.encode()})
-        path = segment_path(run, record, source, 0)
-        stream = StreamFile(path, schema)
-        stream.append(to_batch(record, [row for row in kept if type(row) is kind]))
-        stream.close()
 
 
 def rows(spec: Spec) -> Iterator[Row]:

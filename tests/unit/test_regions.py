@@ -6,8 +6,7 @@ import ast
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +19,14 @@ from hypothesis import strategies as st
 from support.answers import (
     WordTokenizer,
     answers,
+    by_character,
     fenced,
+    pieces_of,
     real_tokens,
     shares_right,
     written_answers,
 )
-from support.runs import Spec, manifest, rows
+from support.runs import Spec, rows, write_run
 from support.waiting import no_hang
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -51,44 +52,15 @@ from driftscope.regions import (
 )
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RequestRow
-from driftscope.trace.writer import TraceWriter
-from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Language, Region
-
-
-def by_character(text: str, **how: object) -> list[str]:
-    """Return the region of each character."""
-    regions = text_regions(text, **how)  # type: ignore[arg-type]
-    ends = [*(region.start for region in regions[1:]), len(text)]
-    return [
-        region.region
-        for region, end in zip(regions, ends, strict=True)
-        for _ in range(region.start, end)
-    ]
-
-
-def named(text: str, **how: object) -> list[tuple[str, str]]:
-    """Return the pieces of the text with their regions."""
-    regions = text_regions(text, **how)  # type: ignore[arg-type]
-    ends = [*(region.start for region in regions[1:]), len(text)]
-    return [
-        (text[region.start : end], region.region) for region, end in zip(regions, ends, strict=True)
-    ]
 
 
 def test_every_written_answer_has_the_regions_that_it_was_written_with() -> None:
     for pieces in answers():
         text = "".join(piece for piece, _ in pieces)
-        wanted = [region for piece, region in pieces for _ in piece]
-        wrong = [
-            (text[max(at - 20, 0) : at + 20], a, b)
-            for at, (a, b) in enumerate(zip(by_character(text), wanted, strict=True))
-            if a != b
-        ]
-        assert not wrong, wrong[0]
-        starts = [region.start for region in text_regions(text)]
-        assert starts[0] == 0
-        assert starts == sorted(set(starts))
+        found = pieces_of(text)
+        assert by_character(found) == by_character(pieces), text
+        assert all(piece for piece, _ in found) and "".join(piece for piece, _ in found) == text
 
 
 NEEDED = 0.9
@@ -124,10 +96,9 @@ CASES: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
         [(FENCED, "code"), ("<tool_call>", "template"), ("{}", "json")],
         {"special": [(len(FENCED), len(FENCED + "<tool_call>"))]},
     ),
-    "a special token": (
-        [("Hello", "prose"), ("<|end|>", "template")],
-        {"special": [(5, 12)]},
-    ),
+    "a special token": ([("Hello", "prose"), ("<|end|>", "template")], {"special": [(5, 12)]}),
+    "prose that begins with a brace": ([("{see below} for the rest", "prose")], {}),
+    "prose that begins with a bracket": ([("[see](below) for the rest", "prose")], {}),
     "a json constraint": ([("[1, 2] and more", "json")], {"constraint": "json"}),
     "after a json value": ([('{"a": "}"}', "json"), ("\nDone.", "prose")], {}),
     "a guided answer": ([(GUIDED, "guided")], {"constraint": "guided"}),
@@ -161,27 +132,12 @@ CASES: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("pieces", "how"), CASES.values(), ids=CASES)
 def test_pieces_have_their_regions(pieces: list[tuple[str, str]], how: dict[str, Any]) -> None:
-    assert named("".join(text for text, _ in pieces), **how) == pieces
+    assert pieces_of("".join(text for text, _ in pieces), **how) == pieces
 
 
 def test_an_empty_answer_has_no_region_and_thinking_that_the_prompt_closed_is_over() -> None:
     assert text_regions("") == []
     assert marks_of().left_open("<think>\n\n</think>\n\n") is None
-
-
-def test_prose_that_begins_with_a_bracket_is_no_json() -> None:
-    assert Region.JSON not in by_character("{see below} for the rest")
-    assert Region.JSON not in by_character("[see](below) for the rest")
-
-
-def test_boundaries_are_where_blocks_begin_and_end() -> None:
-    text = "A list:\n- one 1\n```py\nx\n```\nDone."
-    found = [
-        (text_region.start, text_region.region)
-        for text_region in text_regions(text)
-        if text_region.boundary
-    ]
-    assert found == [(text.index("```py"), "code"), (text.index("Done."), "prose")]
 
 
 @pytest.mark.parametrize(
@@ -192,31 +148,19 @@ def test_boundaries_are_where_blocks_begin_and_end() -> None:
         ('[f(x="y")]', [0]),
         ("<|channel|>final<|message|>Yes.", []),
         ("7 of them.", []),
+        ("A list:\n- one 1\n```py\nx\n```\nDone.", [16, 28]),
     ],
 )
-def test_an_answer_that_is_a_call_begins_a_block_and_prose_does_not(
-    answer: str, boundaries: list[int]
-) -> None:
-    assert [
-        text_region.start for text_region in text_regions(answer) if text_region.boundary
-    ] == boundaries
+def test_boundaries_are_where_blocks_begin_and_end(answer: str, boundaries: list[int]) -> None:
+    assert [region.start for region in text_regions(answer) if region.boundary] == boundaries
 
 
 @pytest.mark.parametrize(
     "line",
     [
         *("[", '[1,\n{"a":\n', '[{"a":\n\n', "[f(a=\n", "<think>\n", "| a\n", "<|channel|> to="),
-        *(
-            "x ( ",
-            "{#",
-            "# a\n",
-            "1|",
-            "x, ",
-            "a = b\n",
-            "foo(",
-            "<p",
-            "```py\nx\n\nIt is so now\n",
-        ),
+        *("x ( ", "{#", "# a\n", "1|", "x, ", "a = b\n", "foo(", "<p"),
+        "```py\nx\n\nIt is so now\n",
     ],
 )
 def test_what_nothing_closes_is_read_in_linear_time(line: str) -> None:
@@ -279,22 +223,27 @@ def _inside_fences(pieces: list[tuple[str, str]]) -> list[bool]:
     return flags
 
 
-def test_a_special_token_in_a_fence_is_in_no_language() -> None:
-    text = "```sql\nSELECT 1<|im_end|>"
-    at = text.index("<|")
-    found = [
-        (text_region.region, text_region.language)
-        for text_region in text_regions(text, [(at, len(text))])
-    ]
-    assert found == [(Region.CODE, Language.SQL), (Region.TEMPLATE, Language.NO_FENCE)]
-
-
-def test_fences_in_a_row_or_in_one_another_keep_their_languages() -> None:
-    found = text_regions("```go\nx\n```\n```rust\ny\n```\n")
-    assert [region.language for region in found] == [Language.GO, Language.RUST]
-    ((inner, _),) = fenced("x = 1\n", "python")
-    found = text_regions(f"````html\n{inner}````\n")
-    assert [(region.region, region.language) for region in found] == [(Region.CODE, Language.HTML)]
+@pytest.mark.parametrize(
+    ("text", "special", "found"),
+    [
+        (
+            "```sql\nSELECT 1<|im_end|>",
+            [(15, 25)],
+            [(Region.CODE, Language.SQL), (Region.TEMPLATE, Language.NO_FENCE)],
+        ),
+        (
+            "```go\nx\n```\n```rust\ny\n```\n",
+            [],
+            [(Region.CODE, Language.GO), (Region.CODE, Language.RUST)],
+        ),
+        (f"````html\n{fenced('x', 'python')[0][0]}````\n", [], [(Region.CODE, Language.HTML)]),
+    ],
+    ids=["a special token is in no language", "in a row", "in one another"],
+)
+def test_fences_keep_their_languages(
+    text: str, special: list[tuple[int, int]], found: list[tuple[str, str]]
+) -> None:
+    assert [(region.region, region.language) for region in text_regions(text, special)] == found
 
 
 SPECIAL = ("<s>", "<|im_end|>")
@@ -384,26 +333,29 @@ def test_regions_and_languages_of_ids_agree_with_those_of_the_text(tokenizer: To
     assert set(named) == {"no fence", "python", "json/yaml", "other"}
 
 
+def _found(tokenizer: Tokenizer, answer: str, prompt: str = "") -> tuple[AnswerRegions, list[str]]:
+    """Return the regions of an answer's ids, and the name of each."""
+    ids = (tokenizer.encode(text).ids for text in (prompt, answer))
+    regions = answer_regions(TokenTexts(Plain(tokenizer)), *ids)
+    return regions, [Region.ALL[code] for code in regions.codes]
+
+
 def test_a_place_is_that_of_the_token_that_holds_the_first_character(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("Done.\n```py\nx\n```\nDone.").ids
-    regions = answer_regions(TokenTexts(Plain(tokenizer)), [], ids)
-    texts = TokenTexts(Plain(tokenizer)).of(ids)
-    assert [Region.ALL[code] for code in regions.codes] == ["prose", "code", "prose"]
+    answer = "Done.\n```py\nx\n```\nDone."
+    regions, names = _found(tokenizer, answer)
+    texts = TokenTexts(Plain(tokenizer)).of(tokenizer.encode(answer).ids)
+    assert names == ["prose", "code", "prose"]
     assert "".join(texts[: regions.starts[1]]).strip() == "Done."
     assert regions.boundaries == regions.starts[1:]
 
 
 def test_a_prompt_that_opens_thinking_is_seen(tokenizer: Tokenizer) -> None:
-    prompt = tokenizer.encode("Go on.<think>").ids
-    ids = tokenizer.encode("So.</think>Yes.").ids
-    regions = answer_regions(TokenTexts(Plain(tokenizer)), prompt, ids)
-    assert [Region.ALL[code] for code in regions.codes] == ["thinking", "template", "prose"]
+    _, names = _found(tokenizer, "So.</think>Yes.", prompt="Go on.<think>")
+    assert names == ["thinking", "template", "prose"]
 
 
 def test_an_empty_answer_has_empty_columns(tokenizer: Tokenizer) -> None:
-    regions = answer_regions(TokenTexts(Plain(tokenizer)), [5], [])
-    assert (regions.starts, regions.codes, regions.languages) == ([], [], [])
-    assert (regions.boundaries, regions.copies) == ([], [])
+    assert not any(asdict(_found(tokenizer, "", prompt="Go")[0]).values())
 
 
 def test_copied_passages_are_pairs_of_begin_and_end(tokenizer: Tokenizer) -> None:
@@ -434,11 +386,6 @@ def test_the_tokens_of_every_repeated_passage_are_copied(
     assert copied_tokens(prompt, answer).tolist() == brute_force(prompt, answer)
 
 
-def test_a_passage_of_seven_is_too_short() -> None:
-    passage = list(range(PASSAGE - 1))
-    assert not copied_tokens([*passage, 99], [*passage, 98]).any()
-
-
 def test_large_ids_are_told_apart() -> None:
     prompt = list(range(2**31 - 20, 2**31 - 1))
     assert copied_tokens(prompt, prompt).all()
@@ -452,28 +399,18 @@ ANSWER = [FIRST_ID + at for at in (0, 1, 2, 3, 4, 5, *[0] * 12)]
 
 def test_neither_text_nor_ids_are_in_any_file(tmp_path: Path) -> None:
     regions = answer_regions(TokenTexts(WordTokenizer(*WORDS, first_id=FIRST_ID)), ANSWER, ANSWER)
-    run, spec = tmp_path / "run", Spec(requests=2)
-    create_run(run, manifest(spec))
-    writer = TraceWriter(run, source="engine0-1")
-    for row in rows(spec):
-        if isinstance(row, RequestRow):
-            row = replace(
-                row,
-                region_starts=regions.starts,
-                region_codes=regions.codes,
-                region_languages=regions.languages,
-                region_boundaries=regions.boundaries,
-                region_copies=regions.copies,
-            )
-        writer.put(row)
-    writer.close()
-    kept = read_trace(run).request.column("region_starts").to_pylist()
-    assert kept == [regions.starts] * 2
-    assert len(regions.starts) > 2
-    assert regions.copies
+    columns = {f"region_{name}": values for name, values in asdict(regions).items()}
+    run = write_run(
+        tmp_path / "run",
+        content=[
+            replace(row, **columns) if isinstance(row, RequestRow) else row
+            for row in rows(Spec(requests=2))
+        ],
+    )
+    assert read_trace(run).request.column("region_starts").to_pylist() == [regions.starts] * 2
+    assert len(regions.starts) > 2 and regions.copies
     written = b"".join(path.read_bytes() for path in run.iterdir())
-    for word in WORDS:
-        assert word.strip().encode() not in written
+    assert not [word for word in WORDS if word.strip().encode() in written]
     for token in set(ANSWER):
         assert struct.pack("<i", token) not in written
         assert str(token).encode() not in written
@@ -486,95 +423,77 @@ def test_findings_have_words_for_every_region() -> None:
 def test_an_opened_request_has_a_letter_for_every_region() -> None:
     script = (files("driftscope_reports") / "assets" / "report.js").read_text(encoding="utf-8")
     table = re.search(r"const REGIONS = (.+?);", script, re.DOTALL)
-    assert table is not None
     letters = dict(re.findall(r'(\w+): "(\w)"', table[1]))
     assert tuple(letters) == Region.ALL
     assert len(set(letters.values())) == len(Region.ALL)
 
 
-REPOSITORY = Path(__file__).parents[2]
-SGLANG = ".venv/sglang-0.5.23/lib/python3.11/site-packages/sglang"
+VLLM = Path(((vllm := find_spec("vllm")) and vllm.origin) or "/nowhere/__init__.py").parent
+SGLANG = Path(__file__).parents[2] / ".venv/sglang-0.5.23/lib/python3.11/site-packages/sglang/srt"
+PARSERS = [
+    (Region.JSON, VLLM / "tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER"),
+    (Region.THINKING, VLLM / "reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER"),
+    (Region.JSON, SGLANG / "function_call/parser_names.py", "TOOL_CALL_PARSER_NAMES"),
+    (Region.THINKING, SGLANG / "parser/reasoning_parser_names.py", "REASONING_PARSER_NAMES"),
+]
+"""Files of the engines with their parsers of each region, and the variable that holds them."""
 
 
-def named_in(path: Path, variable: str) -> Iterator[str]:
-    """Yield the strings of a list, or the keys of a dictionary, that a module assigns."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable:
-            yield from map(str, ast.literal_eval(node.value))
-
-
-def engines() -> dict[str, tuple[Path, Mapping[str, tuple[str, str]]]]:
-    """Return, by engine, its folder and the file and variable with its parsers of each region."""
-    vllm = find_spec("vllm")
+def shipped_in(path: Path, variable: str) -> set[str]:
+    """Return the strings of a list, or the keys of a dictionary, that a module assigns."""
+    if not path.is_file():
+        pytest.skip(f"there is no {path}")
     return {
-        "vllm": (
-            Path((vllm and vllm.origin) or "/nowhere").parent,
-            {
-                Region.JSON: ("tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER"),
-                Region.THINKING: ("reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER"),
-            },
-        ),
-        "sglang": (
-            REPOSITORY / SGLANG,
-            {
-                Region.JSON: ("srt/function_call/parser_names.py", "TOOL_CALL_PARSER_NAMES"),
-                Region.THINKING: ("srt/parser/reasoning_parser_names.py", "REASONING_PARSER_NAMES"),
-            },
-        ),
+        str(name)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable
+        for name in ast.literal_eval(node.value)
     }
 
 
-@pytest.mark.parametrize("region", [Region.JSON, Region.THINKING])
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(("region", "path", "variable"), PARSERS)
 def test_every_parser_that_an_engine_ships_is_covered_or_said_to_be_not(
-    engine: str, region: str
+    region: str, path: Path, variable: str
 ) -> None:
-    folder, lists = engines()[engine]
-    file, variable = lists[region]
-    if not (folder / file).is_file():
-        pytest.skip(f"{engine} has no {file} here")
-    shipped = set(named_in(folder / file, variable))
+    shipped = shipped_in(path, variable)
     assert len(shipped) > 20
     assert shipped - parsers_of(region) - set(NOT_COVERED) == set()
 
 
 def test_no_row_names_a_parser_that_no_engine_ships() -> None:
-    shipped = set()
-    for folder, lists in engines().values():
-        for file, variable in lists.values():
-            if not (folder / file).is_file():
-                pytest.skip(f"{folder} has no {file}")
-            shipped |= set(named_in(folder / file, variable))
+    shipped = set().union(*(shipped_in(*place) for _, *place in PARSERS))
     assert {name for row in FORMATS for name in row.parsers.split()} - shipped == set()
     assert set(NOT_COVERED) <= shipped
 
 
 def test_a_named_parser_leaves_its_own_marks_only() -> None:
     rows = formats_of("hermes", "qwen3")
-    calls = [row.opening for row in rows if row.region == Region.JSON]
-    assert calls == ["<tool_call>"]
-    assert [row.parsers.split()[0] for row in rows if row.region == Region.THINKING] == [
-        "deepseek_r1"
-    ]
-    text = "[TOOL_CALLS]f[ARGS]{}"
-    assert [text_region.region for text_region in text_regions(text)] == ["template", "json"]
-    assert [text_region.region for text_region in text_regions(text, marks=marks_of("hermes"))] == [
-        "prose"
-    ]
+    assert [row.opening for row in rows if row.region == Region.JSON] == ["<tool_call>"]
+    (thinking,) = (row.parsers for row in rows if row.region == Region.THINKING)
+    assert thinking.split()[0] == "deepseek_r1"
 
 
-def test_calls_that_look_like_text_need_the_name_of_their_parser() -> None:
-    text = 'get_weather(city="Oslo")\nget_time(city="Oslo")'
-    assert [text_region.region for text_region in text_regions(text)] == ["code"]
-    assert [text_region.region for text_region in text_regions(text, marks=marks_of("olmo3"))] == [
-        "json"
-    ]
+CALLS = 'get_weather(city="Oslo")\nget_time(city="Oslo")'
 
 
-def test_calls_of_an_unknown_parser_are_prose_and_the_run_says_so() -> None:
-    assert [
-        text_region.region for text_region in text_regions("<tool_call>{}", marks=marks_of("mine"))
-    ] == ["prose"]
+@pytest.mark.parametrize(
+    ("text", "parser", "regions"),
+    [
+        ("[TOOL_CALLS]f[ARGS]{}", None, ["template", "json"]),
+        ("[TOOL_CALLS]f[ARGS]{}", "hermes", ["prose"]),
+        (CALLS, None, ["code"]),
+        (CALLS, "olmo3", ["json"]),
+        ("<tool_call>{}", "mine", ["prose"]),
+    ],
+    ids=["no name", "another's", "calls look like code", "unless named", "an unknown parser"],
+)
+def test_calls_are_those_of_the_named_parser(
+    text: str, parser: str | None, regions: list[str]
+) -> None:
+    assert [kind for _, kind in pieces_of(text, marks=marks_of(parser))] == regions
+
+
+def test_a_run_says_which_parsers_are_unknown() -> None:
     (unknown,) = unknown_parsers("mine", "qwen3")
     assert str(unknown).startswith(
         "the format of tool calls of parser mine is of no known kind: its text counts as prose"
@@ -598,18 +517,17 @@ def test_a_parser_is_read_from_the_command_line(arguments: list[str], parser: st
 
 
 def test_written_answers_have_a_mark_of_every_row() -> None:
-    answers = list(written_answers())
-    absent = [
+    answers = [(answer.text, by_character(answer.pieces)) for answer in written_answers()]
+    assert not [
         row.opening
         for row in FORMATS
         if row.has_mark
         and not any(
-            set(answer.kinds[match.start() : match.end()]) == {Region.TEMPLATE}
-            for answer in answers
-            for match in re.finditer(row.opening, answer.text)
+            set(kinds[match.start() : match.end()]) == {Region.TEMPLATE}
+            for text, kinds in answers
+            for match in re.finditer(row.opening, text)
         )
     ]
-    assert absent == []
 
 
 def test_written_answers_of_each_format_are_classified_right() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.simulate import Cost, Truth, simulate
+from support.analyses import summary_of
+from support.simulate import Cost, Truth
 
 from driftscope.analysis.advice import (
     BY_BATCH,
@@ -26,13 +27,10 @@ from driftscope.analysis.cost import GROUPS, Span, StepCell, cells_of_runs, even
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import Prediction, Times
 from driftscope.analysis.validity import RUN_EFFECT
-from driftscope.pipeline import summarise
-from driftscope.trace.reader import read_trace
 from driftscope_reports.terminal import show_advice
 
 BATCHES = (1, 4, 16)
-RATES = (0.1,)
-TRUTH = Truth(requests=400, rounds=40, batches=BATCHES, rates=RATES)
+TRUTH = Truth(requests=400, rounds=40, batches=BATCHES, rates=(0.1,))
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +38,8 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
     return _run(tmp_path_factory.mktemp("seven"), TRUTH)
 
 
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
-    return _run(tmp_path_factory.mktemp("three"), replace(TRUTH, k=3))
-
-
 def _run(folder: Path, truth: Truth) -> RunSummary:
-    return summarise(read_trace(simulate(folder / "run", truth)), f"K = {truth.k}")
+    return summary_of(folder / f"K = {truth.k}", truth)
 
 
 def _true_tpot_s(truth: Truth, batch: int, k: int) -> float:
@@ -61,10 +54,9 @@ def _off(at: Prediction, truth: Truth) -> list[float]:
 
 
 def test_measured_times_are_near_the_truth_and_bounds_hold_the_others(
-    seven: RunSummary, three: RunSummary
+    seven: RunSummary, tmp_path: Path
 ) -> None:
-    found = advise(seven, [three])
-    assert found is not None
+    found = advise(seven, [_run(tmp_path, replace(TRUTH, k=3))])
     assert (found.measured_k, found.assumed) == ((3, 7), ())
     for at in found.by_batch:
         assert max(abs(_off(at, TRUTH)[k]) for k in (3, 7)) < 0.05
@@ -76,11 +68,10 @@ def test_measured_times_are_near_the_truth_and_bounds_hold_the_others(
 
 def test_one_run_alone_names_the_k_to_measure_and_commands_none(seven: RunSummary) -> None:
     found = advise(seven)
-    assert found is not None
     assert found.command is None
     assert "one K was served" in found.assumed[0]
     following = found.choice.next
-    assert following is not None and following.k != 7
+    assert following.k != 7
     assert to_measure(found) is not None
     assert following.most is not None
     true = [
@@ -96,7 +87,6 @@ def test_one_run_alone_names_the_k_to_measure_and_commands_none(seven: RunSummar
 def test_order_bounds_what_was_not_measured() -> None:
     """One K at one batch size: fewer tokens take no more time, and at least half of it."""
     model = fit([[_cell(7, 8)]])
-    assert model is not None
     none, some = model.step(8, 0), model.step(8, 3)
     assert none.low == pytest.approx(0.003, rel=0.15)
     assert none.high == pytest.approx(0.006, rel=0.15)
@@ -106,16 +96,13 @@ def test_order_bounds_what_was_not_measured() -> None:
 
 
 def test_steps_with_fewer_tokens_and_requests_bound_from_below() -> None:
-    small, large = replace(_cell(7, 1), step_s=0.009), replace(_cell(7, 16), step_s=0.020)
-    model = fit([[small, large]])
-    assert model is not None
+    model = fit([[_cell(7, 1, step_s=0.009), _cell(7, 16, step_s=0.020)]])
     low = model.step(16, 1).low
     assert low == pytest.approx(0.005 + 0.004 / 7, rel=0.15), "16 x 2 tokens are more than 8"
 
 
 def test_two_runs_of_one_k_show_how_much_runs_differ() -> None:
-    one = [_cell(7, 1), _cell(7, 2)]
-    slow = [replace(cell, step_s=1.3 * cell.step_s) for cell in one]
+    one, slow = ([_cell(7, n, step_s=step_s) for n in (1, 2)] for step_s in (0.010, 0.013))
     assert run_effect([one]) == RUN_EFFECT
     assert run_effect([one, [_cell(3, 1)]]) == RUN_EFFECT
     assert run_effect([one, one]) < RUN_EFFECT
@@ -123,40 +110,28 @@ def test_two_runs_of_one_k_show_how_much_runs_differ() -> None:
 
 
 def test_runs_of_one_k_count_equally() -> None:
-    few, many = _cell(7, 1), replace(_cell(7, 1), steps=1000, step_s=0.02)
-    (cell,) = cells_of_runs([[few], [many]])
+    (cell,) = cells_of_runs([[_cell(7, 1)], [_cell(7, 1, steps=1000, step_s=0.02)]])
     assert (cell.runs, cell.step_s) == (2, pytest.approx(0.015))
 
 
 def test_a_run_that_was_fast_by_chance_does_not_win() -> None:
     """Equal servers: of three runs the middle one happened to be a tenth faster."""
-    runs = [[_cell(k, 1)] for k in (3, 2, 4)]
-    runs[0] = [replace(run, step_s=0.9 * run.step_s) for run in runs[0]]
-    model = fit(runs)
+    model = fit([[_cell(3, 1, step_s=0.009)], [_cell(2, 1)], [_cell(4, 1)]])
     assert model is not None
     (fast,) = (cell.step_s for cell in evened(model).cells if cell.k == 3)
     assert 0.93 < fast / 0.010 < 0.97
 
 
-def _cell(k: int, batch: int) -> StepCell:
-    return StepCell(
-        k=k,
-        batch=batch,
-        steps=100,
-        step_s=0.010,
-        step_error_s=0.0,
-        draft_s=0.004,
-        draft_error_s=0.0,
-        recorded=False,
-    )
+def _cell(k: int, batch: int, **known: float) -> StepCell:
+    usual = {"steps": 100, "step_s": 0.010, "step_error_s": 0.0, "draft_s": 0.004}
+    return StepCell(k=k, batch=batch, draft_error_s=0.0, recorded=False, **{**usual, **known})
 
 
 def test_expensive_verification_brings_a_schedule_by_batch_size(tmp_path: Path) -> None:
     """At batch 1 tokens cost little beside the rest, at 16 they are nearly all there is."""
     cost, rates = Cost(base_s=0.05, token_s=0.004), (0.8,) * 7
     truth = replace(TRUTH, cost=cost, conditional=rates, batches=(*(1,) * 48, 16))
-    found = advise(_run(tmp_path / "7", truth), [_run(tmp_path / "1", replace(truth, k=1))])
-    assert found is not None
+    found = advise(_run(tmp_path, truth), [_run(tmp_path, replace(truth, k=1))])
     (first, *_, last) = found.schedule
     assert first[0] == 1
     assert last[1] == 16
@@ -173,12 +148,8 @@ def test_expensive_verification_brings_a_schedule_by_batch_size(tmp_path: Path) 
 
 def test_a_model_s_name_cannot_break_out_of_the_option(seven: RunSummary) -> None:
     hostile = "a'; rm -rf / #"
-    odd = replace(
-        seven,
-        manifest=replace(seven.manifest, drafter=replace(seven.manifest.drafter, name=hostile)),
-    )
-    found = advise(odd)
-    assert found is not None
+    named = replace(seven.manifest, drafter=replace(seven.manifest.drafter, name=hostile))
+    found = advise(replace(seven, manifest=named))
     assert found.measure_command is not None
     assert json.loads(shlex.split(found.measure_command)[-1])["model"] == hostile
 
@@ -193,22 +164,18 @@ def test_bounds_hold_the_long_run_where_runs_wander() -> None:
 
     def run(k: int) -> StepCell:
         parts = truth(k) * np.exp(wander * random.standard_normal(GROUPS))
-        error = float(np.std(parts, ddof=1) / np.sqrt(GROUPS))
-        return StepCell(
-            k=k,
-            batch=1,
+        return _cell(
+            k,
+            1,
             steps=GROUPS * steps_of_a_part,
             step_s=float(np.median(parts)) * np.exp(wander * random.standard_normal()),
-            step_error_s=error,
+            step_error_s=float(np.std(parts, ddof=1) / np.sqrt(GROUPS)),
             draft_s=0.0005 * k,
-            draft_error_s=0.0,
-            recorded=False,
         )
 
     held = []
     for _ in range(100):
         model = fit([[run(8)], [run(2)]])
-        assert model is not None
         for k in (0, 2, 4, 6, 8):
             span = model.step(1, k)
             held.append(span.low <= truth(k) <= span.high)
@@ -238,7 +205,6 @@ def test_a_dead_drafter_is_advised_off_by_what_the_drafter_takes(
     truth = replace(TRUTH, requests=60, conditional=conditional, between=0.0, within=0.0)
     run = _run(tmp_path / "dead", truth)
     found = advise(run)
-    assert found is not None
     assert found.useless
     assert found.overall.best_k == 0
     assert found.command == NO_SPECULATION
@@ -250,15 +216,6 @@ def test_a_dead_drafter_is_advised_off_by_what_the_drafter_takes(
 SURE = 0.01
 
 
-def _times(values: Sequence[float], ran: int, open_by: dict[int, float]) -> Times:
-    """Times known to SURE, but to a larger share for the K of `open_by`."""
-    spans = [
-        Span(value=v, low=v / (1 + open_by.get(k, SURE)), high=v * (1 + open_by.get(k, SURE)))
-        for k, v in enumerate(values)
-    ]
-    return Times(by_k=tuple(spans), ran=spans[ran])
-
-
 def _chosen(
     values: Sequence[float],
     measured: set[int],
@@ -267,28 +224,40 @@ def _chosen(
     growth: float = 0.01,
     unsure: float = 0.6,
 ) -> Choice:
-    times = _times(values, ran, {k: unsure for k in range(len(values)) if k not in measured})
+    """Choose among times of which those of measured K are known to SURE."""
+    parts = [1 + (SURE if k in measured else unsure) for k in range(len(values))]
+    pairs = zip(values, parts, strict=True)
+    spans = tuple(Span(value=v, low=v / part, high=v * part) for v, part in pairs)
+    times = Times(by_k=spans, ran=spans[ran])
     return choose(times, times, measured, ran=ran, growth=growth)
 
 
-def test_one_run_sends_to_the_guessed_best() -> None:
-    found = _chosen([9.0, 6.0, 5.0, 5.5, 7.0], {4}, ran=4)
-    assert found.next is not None
-    assert found.next.k == 2
-    assert found.next.guess == pytest.approx(7.0 / 5.0 - 1)
-    assert found.next.most == pytest.approx(7.0 * 1.01 / (5.0 / 1.6) - 1)
+CURVE = [9.0, 6.0, 5.0, 5.5, 7.0]
 
 
-def test_the_better_unmeasured_neighbour_of_the_best_comes_next() -> None:
-    found = _chosen([9.0, 6.0, 5.0, 5.5, 7.0], {4, 2}, ran=4)
-    assert (found.k, found.next and found.next.k) == (2, 3)
-
-
-def test_it_is_settled_when_both_neighbours_are_slower() -> None:
-    found = _chosen([9.0, 6.0, 5.0, 5.5, 7.0], {4, 1, 2, 3}, ran=4)
-    assert (found.k, found.measured, found.next) == (2, True, None)
-    assert found.gain is not None and found.gain.interval is not None
-    assert found.gain.interval.low == pytest.approx(7.0 / 5.0 / 1.01**2 - 1)
+@pytest.mark.parametrize(
+    ("measured", "chosen", "following", "guess", "most"),
+    [
+        ({4}, 4, 2, 7.0 / 5.0 - 1, 7.0 * 1.01 / (5.0 / 1.6) - 1),
+        ({4, 2}, 2, 3, None, None),
+        ({4, 1, 2, 3}, 2, None, None, None),
+    ],
+    ids=["the guessed best", "the better neighbour of the best", "both neighbours are slower"],
+)
+def test_what_to_measure_next(
+    measured: set[int],
+    chosen: int,
+    following: int | None,
+    guess: float | None,
+    most: float | None,
+) -> None:
+    found = _chosen(CURVE, measured, ran=4)
+    assert (found.k, found.next and found.next.k) == (chosen, following)
+    if guess:
+        assert (found.next.guess, found.next.most) == pytest.approx((guess, most))
+    if following is None:
+        assert found.measured
+        assert found.gain.interval.low == pytest.approx(7.0 / 5.0 / 1.01**2 - 1)
 
 
 def test_a_k_that_surely_loses_at_most_5_percent_is_settled_without_neighbours() -> None:
@@ -299,7 +268,6 @@ def test_a_k_that_surely_loses_at_most_5_percent_is_settled_without_neighbours()
 
 def test_a_larger_k_gets_a_bound_and_no_guess() -> None:
     found = _chosen([9.0, 6.0, 5.0], {0, 1, 2}, ran=2, growth=0.2)
-    assert found.next is not None
     assert (found.next.k, found.next.guess, found.next.most) == (3, None, 0.2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,28 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.analyses import BASELINE, client_row, write_replay
+from support.analyses import BASELINE, analyzed, client_row, finding_ids, write_replay
 from support.command import run_command
 from support.runs import Spec, write_run
 
-from driftscope.analysis.replays import (
-    external_id,
-    summarise_replay,
-    totals_of,
-)
+from driftscope.analysis.replays import external_id, summarise_replay, totals_of
 from driftscope.analysis.statistics.ratio import paired_ratio
 from driftscope.findings.catalogue import REPLAYS
 from driftscope.metrics.latency import mcnemar
-from driftscope.pipeline import Analysis, Inputs, analyze
+from driftscope.pipeline import Analysis
 from driftscope.trace.manifest import MANIFEST, SIMULATED, WAS_SIMULATED, read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
-
-
-def _workload(totals: Any) -> dict[str, Any]:
-    workload: dict[str, Any] = json.loads(json.dumps({"ingested": {"totals": totals}}))
-    return workload
 
 
 @pytest.mark.parametrize(
@@ -47,7 +37,7 @@ def _workload(totals: Any) -> dict[str, Any]:
 )
 def test_what_no_driftscope_writes_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"totals\.0"):
-        totals_of(_workload([wrong]))
+        totals_of({"ingested": {"totals": [wrong]}})
 
 
 def _conditions(count: int = 40, cost: float = 0.5, **values: Any) -> list[ClientRow]:
@@ -57,16 +47,8 @@ def _conditions(count: int = 40, cost: float = 0.5, **values: Any) -> list[Clien
         easy = source.randrange(1, 4)
         for condition, less in ((BASELINE, 0.0), ("harder", cost)):
             accepted = [easy - (source.random() < less) for _ in range(20)]
-            rows.append(
-                client_row(
-                    len(rows),
-                    pair=f"p{pair}",
-                    condition=condition,
-                    accepted=accepted,
-                    verified=[4] * 20,
-                    **values,
-                )
-            )
+            own = {"pair": f"p{pair}", "condition": condition, "verified": [4] * 20, **values}
+            rows.append(client_row(len(rows), accepted=accepted, **own))
     return rows
 
 
@@ -76,7 +58,7 @@ def _summary(run: Path, rows: list[ClientRow]) -> Any:
 
 def _analysis(folder: Path, *replays: list[ClientRow]) -> Analysis:
     runs = [write_replay(folder / str(n), rows) for n, rows in enumerate(replays)]
-    return analyze(Inputs(sources=runs, labels=[f"run {n}" for n in range(len(runs))]))
+    return analyzed(*runs)
 
 
 def test_figures_of_a_condition(tmp_path: Path) -> None:
@@ -113,7 +95,6 @@ def test_the_interval_of_a_paired_ratio_covers_the_truth() -> None:
         a = {str(n): (source.poisson(30 * e * 0.8), 30.0) for n, e in enumerate(easy)}
         b = {str(n): (source.poisson(30 * e), 30.0) for n, e in enumerate(easy)}
         found = paired_ratio(a, b)
-        assert found is not None and found.interval is not None
         covered += found.interval.low <= 0.8 <= found.interval.high
     assert 180 <= covered <= 199
 
@@ -209,13 +190,13 @@ def test_it_speaks_on_one_replay_and_not_on_the_other(tmp_path: Path, name: str)
     assert finding.title == REPLAYS[name].title
     assert all((finding.statement, finding.advice, finding.because, finding.evidence))
     assert REPLAYS[name].need.met(loud.replay_cases[-1])
-    assert name not in {f.id for f in _analysis(tmp_path / "quiet", *silent).findings}
+    assert name not in finding_ids(_analysis(tmp_path / "quiet", *silent))
 
 
 def test_prompts_of_one_name_and_other_lengths_are_not_the_same(tmp_path: Path) -> None:
     """A file of prompts, named by their rows, was edited between two replays."""
     other = _analysis(tmp_path, _lengths(2), _lengths(1, prompt_tokens=31))
-    assert "replays_differ" not in {finding.id for finding in other.findings}
+    assert "replays_differ" not in finding_ids(other)
     assert other.versus[0].length_ratio is None
 
 
@@ -229,16 +210,9 @@ def test_twelve_conditions_without_a_difference_rarely_show_one(tmp_path: Path) 
             for n, accepted in enumerate(of_condition)
         ]
 
-    found = [
-        any(
-            finding.id == "replays_differ"
-            for finding in _analysis(
-                tmp_path / str(seed), rows(2 * seed), rows(2 * seed + 1)
-            ).findings
-        )
-        for seed in range(20)
-    ]
-    assert sum(found) <= 3
+    pairs = [(rows(2 * seed), rows(2 * seed + 1)) for seed in range(20)]
+    made = [_analysis(tmp_path / str(seed), *pair) for seed, pair in enumerate(pairs)]
+    assert sum("replays_differ" in finding_ids(found) for found in made) <= 3
 
 
 def test_mcnemar() -> None:
@@ -308,6 +282,6 @@ def test_replays_under_different_rules_of_verification_are_not_compared(
     done = run_command("compare", *runs)
     assert done.returncode == code and said in done.stderr
     assert bool(said) == ("cannot be told" in done.stderr or code == 4)
-    notes = [note.statement for note in analyze(Inputs(sources=runs, labels=["a", "b"])).notes]
+    notes = [note.statement for note in analyzed(*runs, labels=["a", "b"]).notes]
     words = WAS_SIMULATED if SIMULATED in rules else "rule of verification"
     assert any(words in note for note in notes) == bool(said)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from numpy.random import RandomState
-from support.analyses import client_row, write_replay
+from support.analyses import analyzed, client_row, summary_of, trimmed_trace, write_replay
 from support.command import run_command
 from support.runs import Spec, write_run
 from support.simulate import Cost, Truth, simulate
@@ -43,10 +42,21 @@ from driftscope.findings.finding import Answer, Finding, Topic
 from driftscope.findings.first_screen import State
 from driftscope.findings.rules_pays import slower_for_clients
 from driftscope.metrics.confidence import placements
-from driftscope.pipeline import Inputs, analyze, summarise
+from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
+from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
 from driftscope_reports.html import to_html
+
+
+def _rounds(drafts: bool) -> dict[str, Any]:
+    return (
+        {"accepted": [1, 3], "verified": [4, 4]} if drafts else {"accepted": None, "verified": None}
+    )
+
+
+def _sent(run: Path, rows: list[ClientRow], *, drafts: bool) -> Path:
+    return write_replay(run, rows, **{SPECULATION: drafts, CONTENDER: run.name.split(" ")[0]})
 
 
 def _replay(run: Path, tpot_s: float, *, drafts: bool, answered: int = 32, **values: Any) -> Path:
@@ -56,17 +66,19 @@ def _replay(run: Path, tpot_s: float, *, drafts: bool, answered: int = 32, **val
             32 * load + at,
             pair=f"p{at}",
             tpot_s=tpot_s * (1 + 0.02 * (at % 3)) * (1.5 if load and drafts else 1.0),
-            accepted=[1, 3] if drafts else None,
-            verified=[4, 4] if drafts else None,
             ended=Ended.ANSWERED if at < answered else Ended.TIMEOUT,
-            **{"concurrency": 4 if load else 1, **values},
+            **{"concurrency": 4 if load else 1, **_rounds(drafts), **values},
         )
         for load in (0, 1)
         for at in range(32)
     ]
-    return write_replay(
-        run, rows, **{SPECULATION: drafts, CONTENDER: run.parent.name.split(" ")[0]}
-    )
+    return _sent(run, rows, drafts=drafts)
+
+
+def _two(folder: Path, plain_s: float, spec_s: float, **own: Any) -> tuple[Path, Path]:
+    """Replays of a server without speculation, and of one with it that differs in `own`."""
+    plain = _replay(folder / "plain", plain_s, drafts=False)
+    return plain, _replay(folder / "spec", spec_s, drafts=True, **own)
 
 
 def _pays(analysis: Analysis) -> Finding:
@@ -76,6 +88,10 @@ def _pays(analysis: Analysis) -> Finding:
         if one.topic is Topic.PAYS and not one.reference and one.answer is not None
     ]
     return found
+
+
+def _against(plain: Path, spec: Path) -> Finding:
+    return _pays(analyzed(spec, baseline=plain))
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -90,15 +106,12 @@ def test_a_neighbour_for_a_while_makes_no_answer(tmp_path: Path, busy: bool) -> 
                 tpot_s=0.02 * (1 + 0.03 * (at % 3)) * (1.8 if busy and 8 <= at < 20 else 1.0)
                 if not drafts
                 else 0.02 * (1 + 0.03 * (at % 2)),
-                accepted=[1, 3] if drafts else None,
-                verified=[4, 4] if drafts else None,
+                **_rounds(drafts),
             )
             for at in range(32)
         ]
-        kind = "spec" if drafts else "plain"
-        values = {SPECULATION: drafts, CONTENDER: kind}
-        paths.append(write_replay(tmp_path / kind / "client", rows, **values))
-    found = _pays(analyze(Inputs(sources=[paths[1]], labels=["spec"], baseline=paths[0])))
+        paths.append(_sent(tmp_path / ("spec" if drafts else "plain"), rows, drafts=drafts))
+    found = _against(*paths)
     assert found.answer is Answer.CANNOT_TELL
     assert ("12 answers in a row took another time" in found.statement) == busy
     assert (found.estimate or 0.0) == pytest.approx(1.3 if busy else 1.01, abs=0.03)
@@ -119,14 +132,12 @@ def test_answers_in_one_piece_are_compared_with_the_wait_for_their_first_token(
                 tpot_s=whole_s / 10 if drafts else None if at % 2 else whole_s / 20,
                 ttft_s=0.02 if drafts else 0.2 + 0.2 * (at % 2),
                 e2e_s=whole_s * (1 + 0.02 * (at % 3)),
-                accepted=[1, 3] if drafts else None,
-                verified=[4, 4] if drafts else None,
+                **_rounds(drafts),
             )
             for at in range(32)
         ]
-        values = {SPECULATION: drafts, CONTENDER: "spec" if drafts else "plain"}
-        paths.append(write_replay(tmp_path / str(drafts) / "client", rows, **values))
-    found = _pays(analyze(Inputs(sources=[paths[1]], labels=["spec"], baseline=paths[0])))
+        paths.append(_sent(tmp_path / ("spec" if drafts else "plain"), rows, drafts=drafts))
+    found = _against(*paths)
     assert found.estimate == pytest.approx(0.4 / 0.28, abs=0.01)
     assert "28.5 ms per token, 40.8 ms without; with the wait" in found.statement
     # No server's clock says that the first token itself was not faster.
@@ -136,13 +147,12 @@ def test_answers_in_one_piece_are_compared_with_the_wait_for_their_first_token(
 
 def test_the_answer_names_each_load(tmp_path: Path) -> None:
     """Also for a replay that is given as the baseline of another one, which was ignored once."""
-    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
-    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True)
-    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    plain, spec = _two(tmp_path, 0.02, 0.01)
+    found = _against(plain, spec)
     assert found.answer is Answer.YES
     assert found.statement.startswith("speculation pays at 1 and 4 at once: 2.00× as fast as")
     assert "1.33× as fast as without (1.16× to 1.53×; 15.3 ms per token, 20.4" in found.statement
-    together = analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"]))
+    together = analyzed(spec, plain)
     assert _pays(together).statement == found.statement
     assert together.screen.lead == _pays(together), "a report that holds such a pair says so first"
 
@@ -173,9 +183,8 @@ def test_what_else_explains_a_speedup_is_no_yes(
 ) -> None:
     """A token takes half the time, and something else differs; or little does, which is a yes."""
     known = {"cached_tokens": 0} if "cached_tokens" in own else {}
-    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False, **known)
-    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True, **own)
-    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    plain = _replay(tmp_path / "plain", 0.02, drafts=False, **known)
+    found = _against(plain, _replay(tmp_path / "spec", 0.01, drafts=True, **own))
     assert found.answer is (Answer.YES if loads else Answer.CANNOT_TELL)
     assert found.statement.startswith(f"speculation pays{loads}" if loads else "whether")
     assert words in found.statement and (not words) == ("but the" not in found.statement)
@@ -183,15 +192,13 @@ def test_what_else_explains_a_speedup_is_no_yes(
 
 
 def test_a_cache_that_one_server_does_not_report_explains_nothing(tmp_path: Path) -> None:
-    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
-    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True, cached_tokens=18)
-    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    found = _against(*_two(tmp_path, 0.02, 0.01, cached_tokens=18))
     assert found.statement.startswith("speculation pays at 1 and 4 at once: 2.00×")
 
 
 def test_servers_on_two_machines_are_compared_if_those_are_alike(tmp_path: Path) -> None:
     """Speculation that costs time is told from a slower machine by the time to the first token."""
-    plain = _replay(tmp_path / "plain" / "client", 0.01, drafts=False)
+    plain = _replay(tmp_path / "plain", 0.01, drafts=False)
     for tpot_s, ttft_s, url, answer in (
         (0.02, 0.1, "http://y/v1", Answer.NO),
         (0.02, 0.2, "http://x/v1", Answer.NO),
@@ -200,11 +207,10 @@ def test_servers_on_two_machines_are_compared_if_those_are_alike(tmp_path: Path)
         (0.005, 0.088, "http://y/v1", Answer.YES),
         (0.005, 0.05, "http://y/v1", Answer.CANNOT_TELL),
     ):
-        folder = tmp_path / f"{tpot_s} {ttft_s} {url[7]}" / "client"
-        run = _replay(folder, tpot_s, drafts=True, ttft_s=ttft_s)
+        run = _replay(tmp_path / f"{tpot_s} {ttft_s} {url[7]}", tpot_s, drafts=True, ttft_s=ttft_s)
         text = (run / "manifest.json").read_text()
         (run / "manifest.json").write_text(text.replace("http://x/v1", url))
-        found = _pays(analyze(Inputs(sources=[run], labels=["spec"], baseline=plain)))
+        found = _against(plain, run)
         assert found.answer is answer, found.statement
 
 
@@ -217,17 +223,16 @@ def test_the_fastest_of_several_runs_is_not_faster_by_chance(
     truth = Truth(requests=60, rounds=20, k=4, batches=(1,))
     fast = replace(truth.cost, base_s=0.0078)
     costs = [*[truth.cost] * (runs - 1), fast]
-    sources = [simulate(tmp_path / f"{n}", replace(truth, cost=c)) for n, c in enumerate(costs)]
-    analysis = analyze(Inputs(sources=sources, labels=[f"r{n}" for n in range(runs)]))
+    sources = [simulate(tmp_path / f"r{n}", replace(truth, cost=c)) for n, c in enumerate(costs)]
+    analysis = analyzed(*sources)
     last = [one for one in analysis.answers if one.reference and one.runs == (f"r{runs - 1}",)]
     (found,) = [one for one in last if one.topic is Topic.PAYS]
     assert found.answer is answer, found.statement
 
 
 def test_replays_at_other_loads_are_said_to_be_so(tmp_path: Path) -> None:
-    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False, concurrency=16)
-    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True)
-    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    plain = _replay(tmp_path / "plain", 0.02, drafts=False, concurrency=16)
+    found = _against(plain, _replay(tmp_path / "spec", 0.01, drafts=True))
     assert found.answer is Answer.CANNOT_TELL
     assert found.statement.endswith("told: with it at loads of 1 and 4, without it at 16")
 
@@ -239,34 +244,30 @@ def test_one_of_several_loads_and_servers_is_no_yes_by_chance() -> None:
 
 
 def test_a_load_that_loses_is_a_no_with_the_schedule_as_advice(tmp_path: Path) -> None:
-    plain = _replay(tmp_path / "plain" / "client", 0.013, drafts=False)
-    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True)
-    analysis = analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"]))
+    plain, spec = _two(tmp_path, 0.013, 0.01)
+    analysis = analyzed(spec, plain)
     found = _pays(analysis)
     assert found.answer is Answer.NO and found.option is None
     assert "speculation pays at 1 at once: 1.30×" in found.statement
     assert "speculation costs time at 4 at once: 0.87×" in found.statement
     assert "num_speculative_tokens_per_batch_size" in analysis.screen.actions[0].advice
-    slow = _replay(tmp_path / "slow" / "client", 0.02, drafts=True)
-    found = _pays(analyze(Inputs(sources=[slow, plain], labels=["slow", "plain"])))
+    found = _pays(analyzed(_replay(tmp_path / "slow", 0.02, drafts=True), plain))
     assert found.answer is Answer.NO
     assert found.statement.startswith("speculation costs time at 1 and 4 at once: 0.65×")
 
 
 def test_rounds_of_one_server_are_one_replay(tmp_path: Path) -> None:
     runs = [
-        _replay(
-            tmp_path / f"{name} ({number})" / "client",
-            tpot_s,
-            drafts=name == "spec",
-        )
+        _replay(tmp_path / f"{name} ({number})", tpot_s, drafts=name == "spec")
         for number in (1, 2)
         for name, tpot_s in (("spec", 0.01), ("plain", 0.02))
     ]
-    analysis = analyze(Inputs(sources=runs, labels=["a", "b", "c", "d"]))
-    assert [replay.label for replay in analysis.senders] == ["a", "b"]
-    assert [replay.planned for replay in analysis.senders] == [128, 128]
-    alone = speeds_of(*(analyze(Inputs(sources=[r], labels=["x"])).senders[0] for r in runs[1::-1]))
+    analysis = analyzed(*runs, labels=["a", "b", "c", "d"])
+    assert [(replay.label, replay.planned) for replay in analysis.senders] == [
+        ("a", 128),
+        ("b", 128),
+    ]
+    alone = speeds_of(*(analyzed(run).senders[0] for run in runs[1::-1]))
     both = analysis.replay_cases[0].speeds
     widths = [one[0].by_client[TPOT].interval for one in (alone, both)]
     assert widths[1].high < widths[0].high, "two starts know more than one"
@@ -274,30 +275,25 @@ def test_rounds_of_one_server_are_one_replay(tmp_path: Path) -> None:
 
 def test_a_speedup_that_clients_do_not_get_is_no_yes(tmp_path: Path) -> None:
     """The server's clock shows twice the speed, the clients' clock none at 1 at once."""
-    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
-    spec = _replay(tmp_path / "spec" / "client", 0.0199, drafts=True)
-    analysis = analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"]))
-    sides = [
-        [{**row, "server_tpot_s": row["tpot_s"] / factor} for row in replay.rows]
-        for replay, factor in zip(analysis.senders[::-1], (1.0, 2.0), strict=True)
-    ]
+    analysis = analyzed(*_two(tmp_path, 0.02, 0.0199))
     other, own = (
-        replace(replay, rows=tuple(rows))
-        for replay, rows in zip(analysis.senders[::-1], sides, strict=True)
+        replace(
+            replay,
+            rows=tuple({**row, "server_tpot_s": row["tpot_s"] / factor} for row in replay.rows),
+        )
+        for replay, factor in zip(analysis.senders, (1.0, 2.0), strict=True)
     )
     (case,) = replay_cases_of([own], other)
     found = slower_for_clients(case)
-    assert found is not None and "pays cannot be told at 1 at once: 1.01×" in found.statement
+    assert "pays cannot be told at 1 at once: 1.01×" in found.statement
     assert "at 1 at once the server alone is 2.01× as fast, but its clients get 1.01×" in (
         found.statement
     )
 
 
 def test_a_run_answers_by_the_replay_that_it_served(tmp_path: Path) -> None:
-    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
-    spec = _replay(tmp_path / "spec" / "client", 0.05, drafts=True)
     dead = write_run(tmp_path / "dead", Spec(conditional=(0.0,) * 4, rounds=30))
-    analysis = analyze(Inputs(sources=[dead, spec, plain], labels=["dead", "spec", "plain"]))
+    analysis = analyzed(dead, *_two(tmp_path, 0.02, 0.05)[::-1])
     (run,), (mine, other) = analysis.runs, analysis.senders
     rows = tuple({**row, "server_run_id": run.manifest.run_id} for row in mine.rows)
     found = conclude([run], [replace(mine, rows=rows), other])
@@ -314,20 +310,16 @@ def test_of_several_drafters_the_first_screen_is_about_the_fastest(
     """The findings still tell what is wrong with the slower one."""
     times = {"plain": 0.02, "drifts": second_s, "best": 0.01}
     sent = [
-        _replay(tmp_path / name / "client", tpot_s, drafts=name != "plain")
-        for name, tpot_s in times.items()
+        _replay(tmp_path / name, tpot_s, drafts=name != "plain") for name, tpot_s in times.items()
     ]
     served = [
-        write_run(tmp_path / "drifts" / "server", Spec(growth=2.5)),
-        write_run(tmp_path / "best" / "server", Spec(conditional=(0.9,) * 4, growth=1.0)),
+        write_run(tmp_path / "server drifts", Spec(growth=2.5)),
+        write_run(tmp_path / "server best", Spec(conditional=(0.9,) * 4, growth=1.0)),
     ]
-    made = analyze(Inputs(sources=[*served, *sent], labels=["drifts", "best", "plain", "d", "b"]))
+    made = analyzed(*served, *sent, labels=["drifts", "best", "plain", "d", "b"])
     runs = [replace(run, manifest=replace(run.manifest, run_id=run.label)) for run in made.runs]
     senders = [
-        replace(
-            replay,
-            rows=tuple({**row, "server_run_id": run.label} for row in replay.rows),
-        )
+        replace(replay, rows=tuple({**row, "server_run_id": run.label} for row in replay.rows))
         for run, name in zip(runs, "db", strict=True)
         for replay in made.senders
         if replay.label == name
@@ -380,7 +372,6 @@ def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
     world = CONFIDENCES["too sure with depth"]
     made = calibrations(scored_rounds(world, 3)[0])
     for at, planted in zip(made.by_depth, world.temperatures, strict=True):
-        assert at.temperature_interval is not None
         assert at.temperature_interval.low <= planted <= at.temperature_interval.high
         parts = at.brier_reliability - at.brier_resolution + at.brier_uncertainty + at.brier_rest
         assert at.brier == pytest.approx(parts, rel=1e-12)
@@ -406,7 +397,6 @@ def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
     assert sorted(ASKED, key=lambda at: found[at].value) == sorted(ASKED, key=true.__getitem__)
     for at in ASKED:
         assert found[at].value == pytest.approx(true[at], abs=0.02)
-        assert found[at].interval is not None
         assert found[at].interval.low <= true[at] <= found[at].interval.high
     (most,) = [one.gain.value for one in made if one.name == ORACLE]
     exact = true_gain(WORLD, whole, replace(whole, verified=whole.accepted))
@@ -425,16 +415,15 @@ TRUTH = Truth(
 
 def test_advise_and_the_page_say_what_a_threshold_would_give(tmp_path: Path) -> None:
     """A token costs much here, so that fewer of them are faster."""
-    runs = [simulate(tmp_path / f"{k}", replace(TRUTH, k=k)) for k in (4, 1)]
+    runs = [simulate(tmp_path / name, replace(TRUTH, k=k)) for name, k in (("four", 4), ("one", 1))]
     told = run_command("advise", *runs)
     assert told.returncode == 0, told.stderr
     assert "threshold 0.9" in told.stdout and "only what is accepted" in told.stdout
     advice = json.loads(run_command("advise", *runs, "--json").stdout)
     assert [one["threshold"] for one in advice["policies"] if one["threshold"]][:2] == [0.3, 0.4]
     assert 0 <= advice["held_out"] < 0.05
-    analysis = analyze(Inputs(sources=runs, labels=["four", "one"]))
+    analysis = analyzed(*runs)
     made = analysis.cases[0].advice
-    assert made is not None
     words = threshold_words(made.policies, made.held_out)
     assert "confidence threshold" in words and words[1:] in to_html(analysis)
     shaken = threshold_words(made.policies, 0.2)
@@ -443,15 +432,11 @@ def test_advise_and_the_page_say_what_a_threshold_would_give(tmp_path: Path) -> 
 
 def test_a_run_that_was_trimmed_is_refused(tmp_path: Path) -> None:
     """Nothing is known about tokens beyond the cut."""
-    runs = [read_trace(simulate(tmp_path / f"{k}", replace(TRUTH, k=k))) for k in (4, 1)]
-    rows = runs[0].verify.to_pandas()
-    cut = (rows.verified == 4) & (rows.index % 3 == 0)
-    rows.loc[cut, "verified"] = 2
-    rows.loc[cut, "accepted"] = rows.accepted[cut].clip(upper=2)
-    rows.loc[cut, "reason"] = "token_budget"
-    verify = pa.Table.from_pandas(rows, schema=runs[0].verify.schema, preserve_index=False)
-    whole, other = (summarise(trace, f"{n}") for n, trace in enumerate(runs))
-    trimmed = summarise(replace(runs[0], verify=verify), "trimmed")
+    other = summary_of(tmp_path / "1", replace(TRUTH, k=1))
+    trace = read_trace(simulate(tmp_path / "4", TRUTH))
+    whole, trimmed = (
+        summarise(run, "run") for run in (trace, trimmed_trace(trace, 3, "token_budget"))
+    )
     asked = [advise(run, [other]) for run in (whole, trimmed)]
     assert [bool(made and made.policies) for made in asked] == [True, False]
     assert conclude([trimmed]).runs[0].fallback.cut_share > 0.01

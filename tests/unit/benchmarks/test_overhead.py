@@ -349,7 +349,6 @@ TRACE = {"rows": {"draft": 10}, "dropped": {}, "errors": {}}
 )
 def test_growth_of_memory(level: Callable[[float], float], grows: bool) -> None:
     fit = long.growth(TIMES, [level(t) + noise for t, noise in zip(TIMES, NOISE, strict=True)])
-    assert fit is not None
     assert fit["grows"] is grows
     low, high = fit["interval"]
     assert low <= fit["bytes_per_s"] <= high

@@ -25,7 +25,7 @@ def endless(run: Path) -> None:
     writer, content, step = TraceWriter(run, source="child"), rows(Spec(requests=100_000)), 0
     while True:
         step += 1
-        writer.put(verify(0, step, time.time(), step, 4, 1))
+        _put(writer, step)
         writer.put(next(content))
         time.sleep(0.001)
 
@@ -55,7 +55,7 @@ def full(run: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     for step in range(100, 110):
-        writer.put(verify(1, step, time.time(), step, 4, 1))
+        _put(writer, step)
     time.sleep(0.2)  # the status file cannot be written either, so nothing tells
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     _write(writer, run, step=1000)
@@ -68,14 +68,18 @@ def seals(run: Path) -> None:
     writer, step = TraceWriter(run, source="child", options=WriterOptions(flush_s=0.002)), 0
     end_s = time.monotonic() + SEALING_S
     while time.monotonic() < end_s:
-        step += writer.put(verify(0, step, time.time(), step, 4, 1))
+        step += _put(writer, step)
         time.sleep(0.0005)
     writer.close()
 
 
+def _put(writer: TraceWriter, step: int) -> bool:
+    return writer.put(verify(0, step, time.time(), step, 4, 1))
+
+
 def _some(writer: TraceWriter) -> None:
     for step in range(ROWS):
-        writer.put(verify(0, step, time.time(), step, 4, 1))
+        _put(writer, step)
 
 
 def _probed(run: Path) -> None:
@@ -90,7 +94,7 @@ def _probed(run: Path) -> None:
 def _write(writer: TraceWriter, run: Path, *, step: int) -> None:
     """Hand over a row and wait until it is on disk."""
     before = _written(run)
-    writer.put(verify(0, step, time.time(), step, 4, 1))
+    _put(writer, step)
     while _written(run) == before:
         time.sleep(0.005)
 
@@ -101,12 +105,6 @@ def _written(run: Path) -> int:
 
 if __name__ == "__main__":
     os.environ.pop("DRIFTSCOPE_TRACE", None)
-    modes = {
-        "endless": endless,
-        "exits": exits,
-        "raises": raises,
-        "forks": forks,
-        "full": full,
-        "seals": seals,
-    }
-    modes[sys.argv[1]](Path(sys.argv[2]))
+    {mode.__name__: mode for mode in (endless, exits, raises, forks, full, seals)}[sys.argv[1]](
+        Path(sys.argv[2])
+    )

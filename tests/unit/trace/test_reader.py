@@ -16,14 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.runs import Spec, manifest, rows, verify, write_rows, write_run
+from support.waiting import until
 
 from driftscope.analysis.query.record_views import Tables, open_run
 from driftscope.analysis.query.record_views import table as view
-from driftscope.errors import (
-    DamagedTraceError,
-    DriftscopeError,
-    SchemaVersionError,
-)
+from driftscope.errors import DamagedTraceError, DriftscopeError, SchemaVersionError
 from driftscope.json_report import to_json
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
@@ -59,8 +56,6 @@ def test_distances_a_chain_can_reach_are_single_and_then_bins_double(
 
 def _written(run: Path, change: Change | None = None, *, closed: bool = True) -> Path:
     """Write a run whose masses by distance, [k, layers, bins], have gone through `change`."""
-    run.mkdir()
-    (run / MANIFEST).write_text(manifest(SPEC).to_json())
     content: list[Row] = []
     for row in rows(SPEC):
         if change and isinstance(row, DraftRow) and row.distance_mass is not None:
@@ -68,8 +63,7 @@ def _written(run: Path, change: Change | None = None, *, closed: bool = True) ->
             change(masses)
             row = replace(row, distance_mass=masses.ravel().tolist())
         content.append(row)
-    write_rows(run, "worker0-1", content, closed=closed)
-    return run
+    return write_run(run, SPEC, content, closed=closed)
 
 
 @EVERY_READER
@@ -87,19 +81,22 @@ def test_masses_by_distance_are_read_where_they_were_recorded(
     assert recorded.shape[1] == SPEC.k * SPEC.layers * BINS
 
 
-def _too_much(masses: np.ndarray) -> None:
-    masses[1, 0, 2] += 0.01
+def _add(*places: tuple[tuple[int, int, int], float]) -> Change:
+    def change(masses: np.ndarray) -> None:
+        for place, mass in places:
+            masses[place] += mass
 
-
-def _negative(masses: np.ndarray) -> None:
-    masses[0, 1, 0] -= 0.3
-    masses[0, 1, 1] += 0.3
+    return change
 
 
 @EVERY_READER
 @pytest.mark.parametrize(
     ("change", "words"),
-    [(_too_much, "sum to a number other than 1"), (_negative, "distance_mass is ")],
+    [
+        (_add(((1, 0, 2), 0.01)), "sum to a number other than 1"),
+        (_add(((0, 1, 0), -0.3), ((0, 1, 1), 0.3)), "distance_mass is "),
+    ],
+    ids=["too much", "negative"],
 )
 def test_masses_that_no_recorder_writes_are_refused(
     tmp_path: Path, read: Callable[[Path], object], closed: bool, change: Change, words: str
@@ -136,13 +133,10 @@ def test_a_manifest_with_impossible_bins_is_refused(
 def test_a_step_that_no_hook_watched_ran_in_the_manifests_mode(
     tmp_path: Path, read: Callable[[Path], Trace | Tables], closed: bool
 ) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / MANIFEST).write_text(replace(manifest(SPEC), mode="full graphs").to_json())
     steps = [row for row in rows(SPEC) if isinstance(row, StepRow)]
     content = [replace(row, execution="" if row.step % 2 else "eager") for row in steps]
-    write_rows(run, "worker0-1", content, closed=closed)
-    found = read(run)
+    spec = replace(SPEC, mode="full graphs")
+    found = read(write_run(tmp_path / "run", spec, content, closed=closed))
     table = found.engine.rows(view("step")) if isinstance(found, Tables) else found.step
     ran = dict(
         zip(*(table.column(name).to_pylist() for name in ("step", "execution")), strict=True)
@@ -177,9 +171,7 @@ def _in_batches(run: Path, per_batch: int, batches: int) -> tuple[bytes, list[in
 
 
 def _sealed(run: Path, record: str = "verify") -> Path:
-    files = RecordFiles(run, SOURCE, 1 << 30)
-    files.append(rows(Spec(requests=2)))
-    files.seal()
+    write_rows(run, SOURCE, rows(Spec(requests=2)))
     return segment_path(run, record, SOURCE, 0).with_suffix(".parquet")
 
 
@@ -191,7 +183,6 @@ def _readable_rows(run: Path, record: str) -> int:
 def test_kill_9_costs_at_most_the_last_second(
     run: Path,
     child: Callable[..., subprocess.Popen[str]],
-    until: Callable[[Callable[[], bool]], None],
 ) -> None:
     process, own_records = child("endless", run), ("draft", "verify", "step")
     with process:
@@ -204,8 +195,7 @@ def test_kill_9_costs_at_most_the_last_second(
     own = [(step, at) for step, at in zip(steps, times, strict=True) if at > killed_s - 600]
     assert [step for step, _ in own] == list(range(1, len(own) + 1))
     assert killed_s - own[-1][1] < 1.0
-    assert trace.draft.num_rows > 0
-    assert trace.step.num_rows > 0
+    assert trace.draft.num_rows > 0 and trace.step.num_rows > 0
     (problem,) = [p for p in trace.problems if "was killed" in p]
     assert "child is still recording or was killed: rows after its last flush (20" in problem
 

@@ -7,17 +7,18 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from support.runs import START_S, Spec, by_source, manifest, rows, write_rows, write_run
+from support.runs import START_S, Spec, by_source, rows, write_run
 
 from driftscope.errors import NotATraceError, TraceError
 from driftscope.pipeline import summarise
 from driftscope.trace.manifest import CLIENT, MANIFEST
 from driftscope.trace.ranks import Place, place_of
-from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.records import DraftRow, Row, StepRow
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import DraftRow, StepRow
 from driftscope.trace.runs import (
     DEPTH,
     RunEntry,
@@ -222,55 +223,46 @@ def test_a_run_whose_manifest_is_damaged_is_proved_by_its_status(tmp_path: Path)
     assert not run.exists()
 
 
-def _entries(now_s: float) -> list[RunEntry]:
-    """Five runs of 10 MB, newest first, 1, 2, 3, 4 and 5 days old."""
-    return [
-        RunEntry(
-            path=Path(f"run{days}"),
-            created_s=now_s - days * DAY_S,
-            state=RunState.CLOSED,
-            octets=10 * MB,
-        )
-        for days in range(1, 6)
+NOW_S = 1e9
+ENTRIES = [
+    RunEntry(
+        path=Path(f"run{days}"),
+        created_s=NOW_S - days * DAY_S,
+        state=RunState.CLOSED,
+        octets=10 * MB,
+    )
+    for days in range(1, 6)
+]
+"""Five runs of 10 MB, newest first, 1, 2, 3, 4 and 5 days old."""
+
+
+@pytest.mark.parametrize(
+    ("limits", "days"),
+    [
+        ({"older_s": 2.5 * DAY_S}, (3, 4, 5)),
+        ({"older_s": 2.5 * DAY_S, "keep": 4}, (5,)),
+        ({"total_octets": 25 * MB}, (3, 4, 5)),
+        ({"total_octets": 50 * MB}, ()),
+    ],
+    ids=["by age", "but the newest are kept", "the oldest beyond a total size", "none beyond it"],
+)
+def test_runs_beyond_an_age_or_a_total_size_are_chosen(
+    limits: dict[str, Any], days: tuple[int, ...]
+) -> None:
+    assert [entry.path.name for entry in beyond(ENTRIES, NOW_S, **limits)] == [
+        f"run{day}" for day in days
     ]
-
-
-def _names(chosen: tuple[RunEntry, ...]) -> list[str]:
-    return [entry.path.name for entry in chosen]
-
-
-def test_runs_beyond_an_age_are_chosen_but_the_newest_are_kept() -> None:
-    now_s = 1e9
-    assert _names(beyond(_entries(now_s), now_s, older_s=2.5 * DAY_S)) == ["run3", "run4", "run5"]
-    assert _names(beyond(_entries(now_s), now_s, older_s=2.5 * DAY_S, keep=4)) == ["run5"]
-
-
-def test_the_oldest_runs_beyond_a_total_size_are_chosen() -> None:
-    now_s = 1e9
-    chosen = beyond(_entries(now_s), now_s, total_octets=25 * MB)
-    assert _names(chosen) == ["run3", "run4", "run5"]
-    assert beyond(_entries(now_s), now_s, total_octets=50 * MB) == ()
 
 
 @pytest.mark.parametrize("state", [RunState.RECORDING, RunState.NOT_CLOSED, RunState.UNREADABLE])
 def test_a_run_that_is_not_closed_is_never_chosen(state: str) -> None:
-    now_s = 1e9
-    entries = [replace(entry, state=state) for entry in _entries(now_s)]
-    assert beyond(entries, now_s, older_s=0.0, total_octets=0) == ()
+    entries = [replace(entry, state=state) for entry in ENTRIES]
+    assert beyond(entries, NOW_S, older_s=0.0, total_octets=0) == ()
 
 
 WHOLE = Spec(requests=4, rounds=3, layers=2, heads=5, windowed=(1,), distance_every=2)
 TP2 = replace(WHOLE, tensor_parallel=2)
 DP2 = replace(WHOLE, data_parallel=2)
-BOTH = replace(WHOLE, tensor_parallel=2, data_parallel=2)
-
-
-def _written(run: Path, spec: Spec, content: dict[str, list[Row]]) -> Trace:
-    run.mkdir()
-    (run / MANIFEST).write_text(manifest(spec).to_json())
-    for source, octets in content.items():
-        write_rows(run, source, octets, closed=False)
-    return read_trace(run)
 
 
 @pytest.mark.parametrize(
@@ -324,10 +316,10 @@ def test_chains_that_a_rank_lacks_are_left_out_and_counted(tmp_path: Path) -> No
     chains = [row for row in content["worker1-2"] if isinstance(row, DraftRow)]
     for lost in chains[-3:]:
         content["worker1-2"].remove(lost)
-    trace = _written(tmp_path / "run", TP2, content)
+    trace = read_trace(write_run(tmp_path / "run", TP2, content, closed=False))
     assert trace.draft.num_rows == len(chains) - 3
-    assert trace.problems == (
-        "3 chains were recorded by only some of the tensor-parallel ranks and are left out",
+    assert trace.problems[0] == (
+        "3 chains were recorded by only some of the tensor-parallel ranks and are left out"
     )
     assert trace.draft.column("fed_rms").null_count == 0
 
@@ -342,13 +334,13 @@ def test_masses_by_distance_are_of_all_ranks_or_of_none(tmp_path: Path) -> None:
     )
     content["worker1-2"][at] = replace(row, distance_mass=None)
     whole = read_trace(write_run(tmp_path / "whole", TP2, closed=False)).draft
-    trace = _written(tmp_path / "run", TP2, content)
+    trace = read_trace(write_run(tmp_path / "run", TP2, content, closed=False))
     assert trace.draft.column("sink_mass").null_count == 0
     nulls = trace.draft.column("distance_mass").null_count
     assert nulls == whole.column("distance_mass").null_count + 1 < whole.num_rows
 
 
-@pytest.mark.parametrize("spec", [DP2, BOTH], ids=["dp2", "tp2 dp2"])
+@pytest.mark.parametrize("spec", [DP2, replace(DP2, tensor_parallel=2)], ids=["dp2", "tp2 dp2"])
 @pytest.mark.slow
 def test_replicas_do_not_collide(tmp_path: Path, spec: Spec) -> None:
     """Both number their steps and their requests alike."""
@@ -358,8 +350,10 @@ def test_replicas_do_not_collide(tmp_path: Path, spec: Spec) -> None:
         replicas = getattr(trace, record).column("replica").to_pylist()
         assert replicas.count(0) == replicas.count(1) == len(replicas) / 2, record
     two = summarise(trace, "run")
-    assert (two.requests, two.rounds) == (2 * one.requests, 2 * one.rounds)
-    assert two.recording.chains == 2 * one.recording.chains
-    assert two.recording.verified_chains == 2 * one.recording.verified_chains
+    counts = [
+        (run.requests, run.rounds, run.recording.chains, run.recording.verified_chains)
+        for run in (one, two)
+    ]
+    assert counts[1] == tuple(2 * count for count in counts[0])
     assert two.acceptance.marginal == one.acceptance.marginal
     assert two.hidden.fed_rms == pytest.approx(one.hidden.fed_rms)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from support.runs import Spec, noisy_rows, rows, verify, write_run
+from support.runs import Spec, noisy_rows, rows, verify, write_rows, write_run
 
 from driftscope.errors import DamagedTraceError, DriftscopeError
 from driftscope.trace.reader import read_trace
@@ -188,10 +188,8 @@ def test_a_real_run_leaves_out_three_lists_and_reads_alike(run: Path) -> None:
 
 
 def test_metadata_that_the_columns_do_not_fit(run: Path) -> None:
-    files = RecordFiles(run, "worker0-1", 1 << 30)
-    files.append(noisy_rows(3))
-    files.seal()
-    path = segment_path(run, "draft", "worker0-1", 0).with_suffix(".parquet")
+    write_rows(run, SOURCE, noisy_rows(3))
+    path = segment_path(run, "draft", SOURCE, 0).with_suffix(".parquet")
     table = pq.read_table(path)
     for derived in (b'{"fed_rms": "x"}', b"{", b"[]", b'{"step": "x"}', b'{"in_rms": "fed_rms"}'):
         pq.write_table(
@@ -203,9 +201,8 @@ def test_metadata_that_the_columns_do_not_fit(run: Path) -> None:
 
 def _same_as_rounded(found: pa.Table, stream: pa.Table, names: Sequence[str] = STATES) -> None:
     for name in names:
-        for one, other in zip(
-            found.column(name).to_pylist(), stream.column(name).to_pylist(), strict=True
-        ):
+        lists = (table.column(name).to_pylist() for table in (found, stream))
+        for one, other in zip(*lists, strict=True):
             assert (one is None) == (other is None), name
             if other is not None:
                 wanted = rounded(np.array(other, np.float32))
@@ -402,27 +399,18 @@ ROUNDS = 4000
 RECORDS = ("draft", "verify", "step")
 
 
-def sealed_bytes(
-    run: Path, *, norm_output: bool, k: int = 7, distance_every: int = 0, rounds: int = ROUNDS
-) -> dict[str, float]:
-    """Bytes per round by record, sealed, of a run recorded into the directory `run`."""
-    files = RecordFiles(run, "worker0-1", 1 << 30)
-    files.append(noisy_rows(rounds, k, norm_output=norm_output, distance_every=distance_every))
-    files.seal()
-    return {
-        record: sum(path.stat().st_size for path in segments(run, record)) / rounds
-        for record in RECORDS
-    }
-
-
 @pytest.mark.parametrize("norm_output", [True, False], ids=["EAGLE-3.1", "EAGLE-3"])
-def test_a_sealed_round_is_small(tmp_path: Path, norm_output: bool) -> None:
-    assert sum(sealed_bytes(tmp_path, norm_output=norm_output).values()) <= SEALED_BYTES_PER_ROUND
-
-
-@pytest.mark.parametrize("norm_output", [True, False], ids=["EAGLE-3.1", "EAGLE-3"])
-def test_a_sealed_round_with_masses_by_distance_is_small(tmp_path: Path, norm_output: bool) -> None:
-    sizes = sealed_bytes(
-        tmp_path, norm_output=norm_output, k=8, distance_every=DEFAULT_DISTANCE_EVERY
-    )
-    assert sum(sizes.values()) <= SEALED_BYTES_WITH_DISTANCES
+@pytest.mark.parametrize(
+    ("k", "distance_every", "most"),
+    [
+        (7, 0, SEALED_BYTES_PER_ROUND),
+        (8, DEFAULT_DISTANCE_EVERY, SEALED_BYTES_WITH_DISTANCES),
+    ],
+)
+def test_a_sealed_round_is_small(
+    tmp_path: Path, norm_output: bool, k: int, distance_every: int, most: float
+) -> None:
+    content = noisy_rows(ROUNDS, k, norm_output=norm_output, distance_every=distance_every)
+    write_rows(tmp_path, SOURCE, content)
+    sizes = [p.stat().st_size for record in RECORDS for p in segments(tmp_path, record)]
+    assert sum(sizes) / ROUNDS <= most

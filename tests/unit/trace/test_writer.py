@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from support.killed_thread import kill
 from support.runs import Spec, manifest, verify
 from support.small_disk import fill, small_disk
+from support.waiting import until
 
 from driftscope.errors import TraceError
 from driftscope.trace.manifest import MANIFEST, read_manifest
@@ -29,12 +31,17 @@ from driftscope.trace.status import Status, read_statuses, status_path
 from driftscope.trace.writer import NAME, TraceWriter, WriterOptions
 from driftscope.trace.writer_files import Batch, RecordFiles, check_unused, create_run
 
-Until = Callable[[Callable[[], bool]], float]
-SOON = WriterOptions(flush_s=0.005)
-
 
 def _row(step: int) -> Row:
     return verify(0, step, time.time(), step, 4, 1)
+
+
+def _writer(run: Path, **options: Any) -> TraceWriter:
+    return TraceWriter(run, source="worker0-1", options=WriterOptions(**options))
+
+
+def _soon(run: Path, **options: Any) -> TraceWriter:
+    return _writer(run, flush_s=0.005, **options)
 
 
 def _steps(run: Path) -> list[int]:
@@ -48,7 +55,7 @@ def _status(run: Path) -> Status:
 
 
 def test_a_full_queue_drops_and_counts(run: Path) -> None:
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(queue_items=3))
+    writer = _writer(run, queue_items=3)
     busy, release = threading.Event(), threading.Event()
 
     def slow(_: list[None]) -> list[Row]:
@@ -67,7 +74,7 @@ def test_a_full_queue_drops_and_counts(run: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_is_killed_is_replaced(run: Path, until: Until) -> None:
+def test_a_thread_that_is_killed_is_replaced(run: Path) -> None:
     before, options = set(threading.enumerate()), WriterOptions(flush_s=0.013)
     writers = [TraceWriter(run, source=name, options=options) for name in ("worker0-1", "engine0")]
     (thread,) = set(threading.enumerate()) - before
@@ -84,7 +91,7 @@ def test_a_thread_that_is_killed_is_replaced(run: Path, until: Until) -> None:
 
 
 def test_a_forked_process_does_not_write_for_its_parent(run: Path) -> None:
-    writer = TraceWriter(run, source="worker0-1")
+    writer = _writer(run)
     writer.put(_row(1))
     if not (child := os.fork()):
         writer.flush_soon()
@@ -100,12 +107,10 @@ def test_a_forked_process_does_not_write_for_its_parent(run: Path) -> None:
 
 
 def test_sealed_segments_count_towards_the_bound(
-    run: Path, until: Until, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 1)
-    writer = TraceWriter(
-        run, source="worker0-1", options=WriterOptions(max_bytes=1000, flush_s=0.005)
-    )
+    writer = _soon(run, max_bytes=1000)
     step = 0
     while not _status(run).dropped:
         step += 1
@@ -122,7 +127,7 @@ def test_a_hand_over_that_cannot_be_encoded_costs_only_itself(run: Path) -> None
         yield _row(2)
         raise ValueError("no such column")
 
-    writer = TraceWriter(run, source="worker0-1")
+    writer = _writer(run)
     for item in (_row(1), (broken, None), _row(3)):
         assert writer.put(item)
     writer.close()
@@ -133,8 +138,8 @@ def test_a_hand_over_that_cannot_be_encoded_costs_only_itself(run: Path) -> None
     assert status.first_error == "encode: ValueError: no such column"
 
 
-def test_a_row_with_a_value_of_the_wrong_type_is_an_encode_error(run: Path, until: Until) -> None:
-    writer = TraceWriter(run, source="worker0-1", options=SOON)
+def test_a_row_with_a_value_of_the_wrong_type_is_an_encode_error(run: Path) -> None:
+    writer = _soon(run)
     writer.put(verify(0, "first", 0.0, 0, 4, 1))  # type: ignore[arg-type]
     until(lambda: bool(_status(run).errors))
     writer.put(_row(2))
@@ -145,7 +150,7 @@ def test_a_row_with_a_value_of_the_wrong_type_is_an_encode_error(run: Path, unti
 
 
 def test_errors_time_of_hooks_and_gauges_reach_the_status(run: Path) -> None:
-    writer = TraceWriter(run, source="worker0-1")
+    writer = _writer(run)
     writer.count_error("verify", KeyError("a"))
     writer.count_error("attention", ValueError("b"))
     writer.count_error("verify", KeyError("c"))
@@ -181,10 +186,10 @@ def test_a_process_that_may_not_write_any_more_goes_on_in_a_new_segment(
 
 
 def test_a_segment_that_is_full_is_sealed_and_the_next_begun(
-    run: Path, until: Until, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 1)
-    writer = TraceWriter(run, source="worker0-1", options=SOON)
+    writer = _soon(run)
     for step in (1, 2, 3):
         writer.put(_row(step))
         until(lambda n=step: _steps(run) == list(range(1, n + 1)))  # type: ignore[misc]
@@ -280,7 +285,7 @@ def test_a_manifest_that_is_being_written_is_waited_for(
         create_run(run, first, join=True)
 
 
-def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path, until: Until) -> None:
+def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path) -> None:
     heard: list[int] = []
     ended: list[bool] = []
 
@@ -288,7 +293,7 @@ def test_a_listener_hears_every_row_and_its_errors_cost_nothing(run: Path, until
         heard.extend(batch.num_rows for _, batch in batches)
         raise RuntimeError("no figure")
 
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(max_bytes=1, flush_s=0.01))
+    writer = _writer(run, max_bytes=1, flush_s=0.01)
     writer.subscribe(hear, lambda: ended.append(True))
     for n in range(1, 4):
         assert writer.put(_row(n))
@@ -312,13 +317,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def hand_over(writer: TraceWriter, rows: int = ROWS) -> None:
     for i in range(rows):
-        while not writer.put(verify(0, i, float(i), i, 4, 1)):
+        while not writer.put(_row(i)):
             writer.flush_soon()
 
 
-def test_a_disk_that_stays_full(disk: Path, until: Until, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_stays_full(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = disk / "run"
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    writer = _soon(run)
     fill(disk)
     with caplog.at_level(logging.WARNING, "driftscope"):
         hand_over(writer)
@@ -336,14 +341,14 @@ def test_a_disk_that_stays_full(disk: Path, until: Until, caplog: pytest.LogCapt
     assert len(lost) == 1, "once, not with every flush"
 
 
-def test_a_disk_that_is_full_for_a_while(disk: Path, until: Until) -> None:
+def test_a_disk_that_is_full_for_a_while(disk: Path) -> None:
     run = disk / "run"
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    writer = _soon(run)
     ballast = fill(disk)
-    writer.put(verify(0, 1, 1.0, 1, 4, 1))
+    writer.put(_row(1))
     until(lambda: writer.status().dropped == {"disk_error": 1})
     ballast.unlink()
-    writer.put(verify(0, 2, 2.0, 2, 4, 1))
+    writer.put(_row(2))
     until(lambda: writer.status().rows.get("verify") == 1)
     writer.close()
     trace = read_trace(run)
@@ -352,13 +357,13 @@ def test_a_disk_that_is_full_for_a_while(disk: Path, until: Until) -> None:
     assert trace.manifest.lost == {"disk_error": 1}
 
 
-def test_a_folder_that_is_removed_while_it_is_written(run: Path, until: Until) -> None:
+def test_a_folder_that_is_removed_while_it_is_written(run: Path) -> None:
     """The open file would take rows for ever, and nobody could read them."""
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
-    writer.put(verify(0, 1, 1.0, 1, 4, 1))
+    writer = _soon(run)
+    writer.put(_row(1))
     until(lambda: writer.status().rows.get("verify") == 1)
     shutil.rmtree(run)
-    writer.put(verify(0, 2, 2.0, 2, 4, 1))
+    writer.put(_row(2))
     until(lambda: writer.status().dropped == {"disk_error": 1})
     writer.close()
     assert not run.exists()
@@ -368,16 +373,16 @@ def _lossy(run: Path, source: str, rows: int) -> TraceWriter:
     """A writer that has room for its first flush only, and was handed over `rows` after that."""
     writer = TraceWriter(run, source=source, options=WriterOptions(max_bytes=1, flush_s=60.0))
     for step in range(rows + 1):
-        writer.put(verify(0, step, float(step), step, 4, 1))
+        writer.put(_row(step))
         writer.flush_soon()
         while sum((*writer.status().rows.values(), *writer.status().dropped.values())) <= step:
             time.sleep(0.001)
     return writer
 
 
-def test_a_folder_that_is_made_again_gets_its_manifest_again(run: Path, until: Until) -> None:
+def test_a_folder_that_is_made_again_gets_its_manifest_again(run: Path) -> None:
     content, step = (run / MANIFEST).read_bytes(), 0
-    writer = TraceWriter(run, source="worker0-1", options=SOON)
+    writer = _soon(run)
 
     def written() -> int:
         nonlocal step

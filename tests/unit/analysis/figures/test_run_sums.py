@@ -48,17 +48,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 def _read_at(trace: Trace, share: float) -> Trace:
     """Return the trace as it is when this share of its time has passed."""
-    times = trace.verify.column("time_s")
-    first, last = pc.min(times).as_py(), pc.max(times).as_py()
-    end_s = first + share * (last - first)
-    return replace(trace, **{name: _until(getattr(trace, name), end_s) for name in _ROWS})
-
-
-_ROWS = ("draft", "verify", "step", "request")
-
-
-def _until(table: pa.Table, end_s: float) -> pa.Table:
-    return table.filter(pc.less_equal(table.column("time_s"), end_s))
+    times = trace.verify["time_s"].to_numpy()
+    end_s = times.min() + share * np.ptp(times)
+    tables = {name: getattr(trace, name) for name in ("draft", "verify", "step", "request")}
+    return replace(
+        trace, **{name: rows.filter(pc.field("time_s") <= end_s) for name, rows in tables.items()}
+    )
 
 
 def _message(run: RunSummary) -> str:
@@ -79,9 +74,7 @@ def test_figures_use_the_requests_that_began_in_time(whole: Trace) -> None:
     trace = _read_at(whole, 0.7)
     run = summarise(trace, "run")
     cohort = run.cohort
-    assert cohort is not None
     assert cohort.enough
-    assert cohort.duration_s is not None
     rows = trace.verify.to_pandas()
     rows["key"] = rows.replica.astype(str) + "/" + rows.request
     ended = set(trace.request.to_pandas().pipe(lambda t: t.replica.astype(str) + "/" + t.request))
@@ -104,7 +97,6 @@ def test_figures_use_the_requests_that_began_in_time(whole: Trace) -> None:
 def test_what_is_left_out_is_told_everywhere(whole: Trace) -> None:
     run = summarise(_read_at(whole, 0.7), "run")
     cohort = run.cohort
-    assert cohort is not None
     assert f"{cohort.left_out} rounds of {cohort.served.rounds:,} are left out" in _message(run)
     assert f"{cohort.running} had not finished" in _message(run)
     (row,) = (row for row in figure_rows([run]) if row[0] == LEFT_OUT)
@@ -113,7 +105,6 @@ def test_what_is_left_out_is_told_everywhere(whole: Trace) -> None:
     assert content["left_out"] == cohort.left_out
     assert content["served"]["rounds"] == cohort.served.rounds
     timeline = run.closeup.timeline if run.closeup else None
-    assert timeline is not None
     steps = sum(sum(step) for step in timeline.steps.values())
     assert steps > run.fallback.steps, "the picture of what happened has every step"
 
@@ -127,12 +118,10 @@ def test_requests_that_have_not_finished_are_no_label(whole: Trace) -> None:
 
 def test_too_short_a_recording_cannot_tell(whole: Trace) -> None:
     run = summarise(_read_at(whole, 0.03), "run")
-    assert run.cohort is not None
     assert not run.cohort.enough
     assert run.rounds == run.cohort.served.rounds, "all of it is shown"
-    assert run.acceptance.mean_length_interval is None
-    assert run.acceptance.marginal_interval is None
-    assert run.changes is None
+    spread = (run.acceptance.mean_length_interval, run.acceptance.marginal_interval, run.changes)
+    assert spread == (None, None, None)
     assert "cannot tell means and trends" in _message(run)
     assert "stop recording after the requests, or record longer" in _message(run)
     assert all(finding.confidence is Trust.LOW for finding in conclude([run]).findings)
@@ -144,9 +133,7 @@ def test_a_cut_leaves_out_requests_that_had_begun(whole: Trace) -> None:
     times = whole.verify.column("time_s")
     lasted = pc.max(times).as_py() - pc.min(times).as_py()
     run = summarise(whole, "run", only=Filter(since=f"{lasted / 2:.6f}s"))
-    assert run.cohort is not None
-    assert run.cohort.early_requests > 0
-    assert run.cohort.late_requests == 0
+    assert run.cohort.early_requests > 0 == run.cohort.late_requests
     rows = whole.verify.to_pandas()
     first = rows.groupby(["replica", "request"]).time_s.transform("min")
     begin_s = times.to_numpy().max() - lasted / 2
@@ -156,9 +143,9 @@ def test_a_cut_leaves_out_requests_that_had_begun(whole: Trace) -> None:
 
 
 def test_aborted_requests_stay(whole: Trace) -> None:
-    reasons = np.array(["abort"] * whole.request.num_rows, dtype=object)
+    reasons = pa.array(["abort"] * whole.request.num_rows)
     at = whole.request.schema.get_field_index("finish_reason")
-    aborted = whole.request.set_column(at, "finish_reason", pa.array(reasons, pa.string()))
+    aborted = whole.request.set_column(at, "finish_reason", reasons)
     assert summarise(replace(whole, request=aborted), "run").cohort is None
 
 
@@ -184,56 +171,47 @@ def _same(units: Units, names: Sequence[str | None]) -> bool:
     return len(pairs) == len(set(units.unit.tolist())) == len(set(names))
 
 
-def test_equal_prompts_are_one_unit() -> None:
-    units = _units(prompt_digest=PROMPTS, conversation=PROMPTS)
-    assert _same(units, PROMPTS)
-    assert (units.noun, units.seen, units.crossed) == ("prompt", True, None)
-    assert units.prompt is not None
+OWN = [f"p{n}" for n in range(ROWS)]
+ROOT = ["p0", "p0", "p0", "p3", "p3", *OWN[5:]]
+ASKED = [f"q{n % 2}" for n in range(ROWS)]
+LABELS = [f"l{n % 3}" for n in range(ROWS)]
 
 
-def test_a_question_of_a_replay_goes_before_the_prompt() -> None:
-    """One question in several templates has several prompts."""
-    asked = [f"q{n % 2}" for n in range(ROWS)]
-    units = _units(prompt_digest=PROMPTS, pair=asked)
-    assert _same(units, asked)
-    assert units.noun == "question"
-
-
-def test_turns_of_a_conversation_are_one_unit_and_a_first_prompt_alone_is_none() -> None:
-    own = [f"p{n}" for n in range(ROWS)]
-    root = ["p0", "p0", "p0", "p3", "p3", *own[5:]]
-    units = _units(prompt_digest=own, conversation=root)
-    assert _same(units, root)
-    assert units.noun == "independent group"
-    assert units.in_time is not None
-
-
-def test_a_session_contains_its_prompts() -> None:
-    units = _units(session=SESSIONS, prompt_digest=[f"p{n}" for n in range(ROWS)])
-    assert _same(units, SESSIONS)
-    assert (units.noun, units.crossed) == ("session", None)
+@pytest.mark.parametrize(
+    ("columns", "asked", "names", "noun"),
+    [
+        ({"prompt_digest": PROMPTS, "conversation": PROMPTS}, None, PROMPTS, "prompt"),
+        ({"prompt_digest": PROMPTS, "pair": ASKED}, None, ASKED, "question"),
+        ({"prompt_digest": OWN, "conversation": ROOT}, None, ROOT, "independent group"),
+        ({"session": SESSIONS, "prompt_digest": OWN}, None, SESSIONS, "session"),
+        ({"session": OWN, "prompt_digest": PROMPTS}, None, PROMPTS, "prompt"),
+        ({"label": LABELS, "prompt_digest": PROMPTS}, None, PROMPTS, "prompt"),
+        ({"label": LABELS, "prompt_digest": PROMPTS}, "label", LABELS, "label"),
+    ],
+    ids=[
+        "equal prompts are one unit",
+        "a replay's question goes before the prompt: in several templates it has several",
+        "turns of a conversation are one unit, and a first prompt alone is none",
+        "a session contains its prompts",
+        "sessions of one prompt each lie within prompts",
+        "a label is a unit",
+        "only if it is asked for",
+    ],
+)
+def test_units(
+    columns: dict[str, list[str]], asked: str | None, names: list[str], noun: str
+) -> None:
+    units = _units(asked, **columns)
+    assert _same(units, names)
+    assert (units.noun, units.seen, units.crossed) == (noun, True, None)
+    assert noun != "independent group" or units.in_time is not None
+    assert noun != "prompt" or units.prompt is not None
 
 
 def test_prompts_that_sessions_share_cross_them() -> None:
     units = _units(session=SESSIONS, prompt_digest=PROMPTS)
     assert _same(units, SESSIONS)
-    assert units.crossed is not None
     assert len(set(units.crossed.tolist())) == 4
-
-
-def test_sessions_of_one_prompt_each_lie_within_prompts() -> None:
-    own = [f"s{n}" for n in range(ROWS)]
-    units = _units(session=own, prompt_digest=PROMPTS)
-    assert _same(units, PROMPTS)
-    assert units.crossed is None
-
-
-def test_a_label_is_a_unit_only_if_it_is_asked_for() -> None:
-    labels = [f"l{n % 3}" for n in range(ROWS)]
-    assert len(set(_units(label=labels, prompt_digest=PROMPTS).unit.tolist())) == 4
-    asked = _units("label", label=labels, prompt_digest=PROMPTS)
-    assert _same(asked, labels)
-    assert (asked.noun, asked.seen) == ("label", True)
 
 
 def test_an_unknown_column_is_refused_in_one_line() -> None:
@@ -264,7 +242,6 @@ def test_chains_without_any_list_have_sums() -> None:
         absent=(*MASSES, *BY_DEPTH, *AUX),
     )
     found = finite_sums(pa.table({"chains": [3], "weight": [3.0], "misfits": [0]}), shape)
-    assert found is not None
     assert found.to_pylist() == [{"chains": 3, "weight": 3.0}]
 
 
@@ -291,10 +268,8 @@ def test_a_large_run_is_sampled_in_bands_over_all_of_its_time(
     assert len(bands) == BANDS
     starts = np.array([band[0] for band in bands])
     assert np.diff(starts) == pytest.approx(REQUESTS * 10 / BANDS)
-    wanted: set[int] = set()
-    for first, last in run.drafted_in[requests].tolist():
-        wanted.update(range(first, last + 1))
-    assert steps is not None
+    spans = run.drafted_in[requests].tolist()
+    wanted = {step for first, last in spans for step in range(first, last + 1)}
     assert steps.tolist() == sorted(wanted)
     assert len(wanted) < REQUESTS * 10 / 2
 
@@ -333,16 +308,12 @@ def _chains(effect: float, requests: int = 40, rounds: int = 40) -> pa.Table:
             logit = 1.0 + effect * (own - 0.3) / 0.05
             hit = random.random_sample(DEPTHS) < 1 / (1 + np.exp(-logit))
             accepted = int(np.minimum.accumulate(hit).sum())
-            rows.append(_row(request, position, accepted, own))
+            row = {"cluster": request, "position": position, "accepted": accepted, "drawn": DEPTHS}
+            for depth in range(DEPTHS):
+                row |= {f"self_mass_{depth}": own[depth], f"fed_rms_{depth}": 1.0 + depth}
+                row |= {f"top1_{depth}": 0.5, f"entropy_{depth}": 1.0}
+            rows.append(row)
     return pa.Table.from_pylist(rows)
-
-
-def _row(request: int, position: int, accepted: int, own: np.ndarray) -> dict[str, Any]:
-    row = {"cluster": request, "position": position, "accepted": accepted, "drawn": DEPTHS}
-    for depth in range(DEPTHS):
-        row |= {f"self_mass_{depth}": own[depth], f"fed_rms_{depth}": 1.0 + depth}
-        row |= {f"top1_{depth}": 0.5, f"entropy_{depth}": 1.0}
-    return row
 
 
 @pytest.mark.parametrize(
@@ -354,7 +325,6 @@ def test_the_mass_of_the_query_that_proposed_a_token_counts(
     own, growth = relations(_chains(effect), DEPTHS)
     assert (own.measure, growth.measure) == (SELF.name, GROWTH.name)
     assert answers([own, growth]) == (answer, AssociationAnswer.CANNOT_TELL)
-    assert own.alone is not None and own.beyond_confidence is not None
     assert own.alone.sd == pytest.approx(0.05, rel=0.05)
     assert own.beyond_confidence.per_sd == pytest.approx(own.alone.per_sd)
     assert growth.alone is None, "the state grows alike in all chains"
@@ -364,7 +334,6 @@ def test_only_tokens_that_verification_reached_count() -> None:
     chains = _chains(-0.5)
     own, _ = relations(chains, DEPTHS)
     accepted = np.asarray(chains.column("accepted"))
-    assert own.alone is not None
     assert own.alone.rows <= np.minimum(accepted + 1, DEPTHS).sum()
 
 
@@ -381,7 +350,6 @@ def found_in(truth: Truth) -> Changes:
 def test_a_step_is_found_where_it_is(seed: int) -> None:
     (point,) = found_in(replace(STEP, seed=seed, prompts_seed=seed)).points
     assert abs(point.time_s - 60) <= 5
-    assert point.interval is not None
     assert point.interval.high < 0
     assert point.after - point.before == pytest.approx(point.difference)
 
@@ -398,7 +366,6 @@ def test_a_step_back_gives_two_points() -> None:
     low = slice(60, 120)
     data.tokens[low] = data.rounds[low] + 0.4 * (data.tokens[low] - data.rounds[low])
     found = changes(data)
-    assert found is not None
     assert [point.difference > 0 for point in found.points] == [False, True]
     assert found.gradual is False
 
@@ -421,7 +388,6 @@ def test_a_changed_mix_is_not_held_against_the_drafter() -> None:
         labels=np.where(easy, "easy", "hard"),
     )
     found = changes(mixed)
-    assert found is not None
     assert not found.points
     assert found.raw is not None, "the requests as they came did change"
     assert found.raw.same_mix is not None

@@ -197,7 +197,6 @@ def _child() -> tuple[subprocess.Popen[str], Path]:
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert child.stdout is not None
     return child, Path(child.stdout.readline().strip())
 
 

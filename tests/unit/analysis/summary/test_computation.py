@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.analyses import analyzed, finding_ids, summary_of
 from support.runs import Spec, rows, verify, write_rows, write_run
 from support.simulate import Truth, simulate
 from support.simulate.sums import side
@@ -22,23 +23,21 @@ from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.figures.verified_chains import joined, look_at
 from driftscope.analysis.query.record_views import open_run, tables_of
 from driftscope.analysis.summary.computation import lengths_by_k, recut
-from driftscope.analysis.summary.run_summary import Independence, RunSummary, independence_of
+from driftscope.analysis.summary.run_summary import Independence, independence_of
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.findings.rules_attention import has_sink
-from driftscope.pipeline import Inputs, analyze, summarise
+from driftscope.pipeline import summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import DraftRow, VerifyRow
 from driftscope.trace.segments import RELATIVE_ERROR
 from driftscope.vocabulary import MASSES
 
-
-def _summary(run: Path, spec: Spec | None = None) -> RunSummary:
-    return summarise(read_trace(write_run(run, spec)), "run")
+CHAIN = next(row for row in rows(Spec()) if isinstance(row, DraftRow))
 
 
 def test_acceptance_is_counted_over_all_rounds(tmp_path: Path) -> None:
     spec = Spec(every=4)
-    run = _summary(tmp_path / "run", spec)
+    run = summary_of(tmp_path / "run", spec)
     accepted = [row.accepted for row in rows(spec) if isinstance(row, VerifyRow)]
     assert run.rounds == len(accepted) == 400
     assert run.acceptance.mean_length == pytest.approx(1 + sum(accepted) / 400)
@@ -49,7 +48,7 @@ def test_acceptance_is_counted_over_all_rounds(tmp_path: Path) -> None:
 
 def test_masses_and_rms_are_means_over_recorded_chains(tmp_path: Path) -> None:
     spec = Spec(every=4, layers=2)
-    run = _summary(tmp_path / "run", spec)
+    run = summary_of(tmp_path / "run", spec)
     drafts = [row for row in rows(spec) if isinstance(row, DraftRow)]
     assert run.recording.chains == len(drafts)
     fed = np.mean([row.fed_rms for row in drafts], axis=0)
@@ -66,7 +65,7 @@ def test_a_run_that_does_not_name_its_captured_layers_is_read(
     tmp_path: Path, norm_output: bool
 ) -> None:
     """Not every engine tells which layers it captures."""
-    run = _summary(tmp_path / "run", Spec(aux_layers=(), norm_output=norm_output))
+    run = summary_of(tmp_path / "run", Spec(aux_layers=(), norm_output=norm_output))
     assert run.hidden.aux_rms == (1.0, 2.0, 4.0)
     assert run.hidden.aux_norm_rms == ((1.0, 1.0, 1.0) if norm_output else None)
 
@@ -75,7 +74,7 @@ def test_a_manifest_that_names_other_captured_layers_than_the_chains_have_is_ref
     tmp_path: Path,
 ) -> None:
     with pytest.raises(DamagedTraceError, match="aux_rms is not 2 long"):
-        _summary(tmp_path / "run", Spec(aux_layers=(1, 2)))
+        summary_of(tmp_path / "run", Spec(aux_layers=(1, 2)))
 
 
 def test_a_short_round_counts_at_the_depths_that_it_drafted(tmp_path: Path) -> None:
@@ -83,8 +82,7 @@ def test_a_short_round_counts_at_the_depths_that_it_drafted(tmp_path: Path) -> N
     trace = read_trace(write_run(tmp_path / "run", Spec(requests=1, rounds=1)))
     full, short = verify(0, 1, 1.0, 5, 4, 4), verify(0, 2, 2.0, 9, 2, 2)
     run = summarise(_with_rounds(trace, [full, short]), "run")
-    assert run.acceptance.marginal == (1.0, 1.0, 1.0, 1.0)
-    assert run.acceptance.conditional == (1.0, 1.0, 1.0, 1.0)
+    assert run.acceptance.marginal == run.acceptance.conditional == (1.0, 1.0, 1.0, 1.0)
     assert run.acceptance.counted == (1.0, 1.0, 0.5, 0.5)
     assert run.acceptance.mean_length == 4.0
     assert run.ks == (4,)
@@ -99,26 +97,18 @@ def test_a_round_belongs_to_the_latest_chain_of_its_position(tmp_path: Path) -> 
     late = replace(first, time_s=first.time_s + 1e6, execution="compiled")
     write_rows(path, "worker0-9", iter([early, late]))
     twice = read_trace(path)
-    found = _verified(twice, repeated=True)
-    assert {row["execution"] for row in found.values()} == {"eager"}
+    sums = collect(tables_of(twice))
+    look_at(sums)
+    found = sums.tables.engine.rows(joined(repeated=True)).to_pylist()
+    assert len({(row["cluster"], row["position"]) for row in found}) == len(found)
+    assert {row["execution"] for row in found} == {"eager"}
     after = summarise(twice, "run").recording
     assert after.verified_chains == before.verified_chains
     assert after.chains == before.chains + 2
 
 
-def _verified(trace: Trace, *, repeated: bool) -> dict[tuple[str, int], dict[str, object]]:
-    """Verified chains by request and position."""
-    run = collect(tables_of(trace))
-    look_at(run)
-    names = run.requests.keys.column("request").to_pylist()
-    found = run.tables.engine.rows(joined(repeated)).to_pylist()
-    by_key = {(names[row["cluster"]], row["position"]): row for row in found}
-    assert len(by_key) == len(found)
-    return by_key
-
-
 def test_fallback_latency_and_overhead(tmp_path: Path) -> None:
-    run = _summary(tmp_path / "run", Spec(undrafted=("k_zero", "no_draft")))
+    run = summary_of(tmp_path / "run", Spec(undrafted=("k_zero", "no_draft")))
     assert run.fallback.undrafted == 2
     assert run.fallback.steps == run.rounds + 2
     assert run.fallback.rejected_rounds == run.acceptance.histogram[0]
@@ -182,8 +172,8 @@ def test_rounds_that_no_run_has_are_refused(
 def test_a_rate_that_changes_leaves_the_means_unbiased(tmp_path: Path) -> None:
     """Every other request is recorded at a fifth of the rate and has twice the RMS."""
     spec = Spec(rounds=9, slower=5, odd=2.0)
-    run = _summary(tmp_path / "run", spec)
-    every = _summary(tmp_path / "every", replace(spec, slower=1))
+    run = summary_of(tmp_path / "run", spec)
+    every = summary_of(tmp_path / "every", replace(spec, slower=1))
     assert run.recording.chains < 0.7 * every.recording.chains
     assert run.hidden.fed_rms == pytest.approx(every.hidden.fed_rms, rel=0.01)
     assert run.hidden.growth_interval is not None
@@ -191,24 +181,21 @@ def test_a_rate_that_changes_leaves_the_means_unbiased(tmp_path: Path) -> None:
     at = flat.draft.schema.get_field_index("rate")
     ones = pa.array(np.ones(flat.draft.num_rows))
     biased = summarise(replace(flat, draft=flat.draft.set_column(at, "rate", ones)), "run")
-    assert biased.hidden.fed_rms is not None
-    assert every.hidden.fed_rms is not None
     assert biased.hidden.fed_rms[0] < 0.9 * every.hidden.fed_rms[0]
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1.5, float("nan")])
 def test_a_rate_that_is_none_is_refused(tmp_path: Path, rate: float) -> None:
     path = write_run(tmp_path / "run")
-    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    row = CHAIN
     write_rows(path, "worker0-9", [replace(row, rate=rate)])
     with pytest.raises(DamagedTraceError, match="sampling rate"):
         summarise(read_trace(path), "run")
 
 
 def test_a_sink_outside_the_window_of_one_layer_does_not_apply_there(tmp_path: Path) -> None:
-    run = _summary(tmp_path / "run", Spec(layers=2, windowed=(1,), sink=(0.4, 0.3)))
+    run = summary_of(tmp_path / "run", Spec(layers=2, windowed=(1,), sink=(0.4, 0.3)))
     assert run.recording.broken_chains == 0
-    assert run.attention.sink_mass is not None
     assert run.attention.sink_mass[0] == pytest.approx(0.4, abs=1e-5)
     by_layer = run.attention.by_layer["sink_mass"][0]
     assert by_layer[0] == pytest.approx(0.4, abs=1e-5)
@@ -217,25 +204,23 @@ def test_a_sink_outside_the_window_of_one_layer_does_not_apply_there(tmp_path: P
 
 
 def test_a_sink_outside_every_window_is_neither_there_nor_missing(tmp_path: Path) -> None:
-    run = _summary(tmp_path / "run", Spec(windowed=(0,)))
+    run = summary_of(tmp_path / "run", Spec(windowed=(0,)))
     assert run.recording.broken_chains == 0
     assert run.attention.sink_mass is not None
     assert np.isnan(run.attention.sink_mass).all()
     assert run.attention.self_mass == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2], abs=1e-5)
     assert has_sink(run) is None
-    found = analyze(Inputs(sources=[tmp_path / "run"], labels=["run"]))
-    assert not {"no_sink", "sink_lost"} & {finding.id for finding in found.findings}
+    assert not {"no_sink", "sink_lost"}.intersection(finding_ids(analyzed(tmp_path / "run")))
 
 
 def test_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
     told = "no sink found, searched in 64 chains"
     spec = Spec(sink_slots=(), sink_source="found", notes=(told,), sink=(0.0, 0.0))
-    run = _summary(tmp_path / "run", spec)
+    run = summary_of(tmp_path / "run", spec)
     assert run.recording.broken_chains == 0
     assert run.attention.sink_mass is None
     assert has_sink(run) is False
-    found = analyze(Inputs(sources=[tmp_path / "run"], labels=["run"]))
-    (finding,) = (f for f in found.findings if f.id == "no_sink")
+    (finding,) = (f for f in analyzed(tmp_path / "run").findings if f.id == "no_sink")
     assert finding.statement == told
 
 
@@ -244,7 +229,7 @@ def test_chains_from_before_the_sink_was_found_weigh_nothing_in_what_they_lack(
 ) -> None:
     path = write_run(tmp_path / "run", Spec(sink=(0.4, 0.3)))
     alone = summarise(read_trace(path), "run").attention
-    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    row = CHAIN
     none = dict.fromkeys(("sink_mass", "prompt_mass", "generated_mass", "self_mass"))
     early = replace(row, position=3, strategy="none", **none)  # type: ignore[arg-type]
     write_rows(path, "worker0-9", [early] * 50)
@@ -265,7 +250,7 @@ BROKEN = (
 @pytest.mark.parametrize(("changes", "broken"), [(WHOLE, 0), (BROKEN, len(BROKEN))])
 def test_what_breaks_a_chain(tmp_path: Path, changes: tuple[Any, ...], broken: int) -> None:
     path = write_run(tmp_path / "run")
-    row = next(r for r in rows(Spec()) if isinstance(r, DraftRow))
+    row = CHAIN
     write_rows(path, "worker0-9", [replace(row, **change) for change in changes])
     assert summarise(read_trace(path), "run").recording.broken_chains == broken
 
@@ -339,11 +324,7 @@ def _long_if_easy(rounds: Rounds) -> Rounds:
     length = rounds.accepted / rounds.rounds
     times = np.where(length > np.median(length), 3, 1)
     names = ("rounds", "verified", "histogram", "lengths", "exhausted")
-    longer = {}
-    for name in names:
-        values = getattr(rounds, name)
-        longer[name] = values * (times if values.ndim == 1 else times[:, None])
-    return replace(rounds, **longer)
+    return replace(rounds, **{name: (getattr(rounds, name).T * times).T for name in names})
 
 
 def _known(rounds: Rounds) -> Independence:
