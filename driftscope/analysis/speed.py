@@ -176,8 +176,8 @@ class SpeedAtLoad:
         client, server = self.client, self.by_server.get(TPOT)
         if client is None or server is None or not self.clocks.decides(Claim.SPEED):
             return False
-        log_gap = abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
-        return log_gap and client.faster is not server.faster
+        differ = abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
+        return differ and client.faster is not server.faster
 
 
 def speeds_of(
