@@ -30,7 +30,7 @@ from driftscope.inspect.reference.drafter import (
     load_target,
     rms,
 )
-from driftscope.inspect.reference.layers import KVCache, Target, at_least_float32
+from driftscope.inspect.reference.layers import Target, at_least_float32
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
@@ -227,12 +227,9 @@ def generate(
     What is accepted does not change the output, so that the target runs first and the chains are
     drafted after it.
     """
-    ids, cache = list(prompt_ids), KVCache(len(prompt_ids) + max_tokens + k)
-    new = ids
+    ids = list(prompt_ids)
     for _ in range(max_tokens + k):
-        hidden = target(torch.tensor([new]), cache=cache).hidden
-        new = target.logits(hidden[:, -1]).argmax(-1).tolist()
-        ids += new
+        ids += target.logits(target(torch.tensor([ids])).hidden[:, -1]).argmax(-1).tolist()
     prompt = len(prompt_ids)
     output = ids[prompt : prompt + max_tokens]
     if eos_token_id in output:

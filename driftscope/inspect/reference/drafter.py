@@ -55,12 +55,6 @@ class Slots:
     keys: Tensor
     values: Tensor
 
-    def append(self, other: Slots) -> Slots:
-        """Return these slots followed by later ones."""
-        return Slots(
-            torch.cat([self.keys, other.keys], 2), torch.cat([self.values, other.values], 2)
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
@@ -217,25 +211,20 @@ class ReferenceDrafter(nn.Module):
         fused: Tensor = self.fc(torch.cat(list(self.normed_aux(aux) or aux), -1))
         return fused
 
-    def context(self, embedding: Tensor, fused: Tensor, before: Context | None = None) -> Context:
-        """Return the context `before`, if any, followed by the next S verified slots.
-
-        `embedding` [B, S, H] belongs to each slot's NEXT token, `fused` [B, S, H] is the output of
-        `fuse`.
-        """
-        start = before.slots if before else 0
-        positions = torch.arange(start, start + fused.shape[1], device=fused.device)
+    def context(self, embedding: Tensor, fused: Tensor) -> Context:
+        """Return the context of S verified slots: `embedding` [B, S, H] belongs to each slot's NEXT
+        token, `fused` [B, S, H] is the output of `fuse`."""
+        positions = torch.arange(fused.shape[1], device=fused.device)
         if self.config.mtp:  # engines hide the token of the first slot from it
             embedding = embedding * (positions > 0)[:, None]
         hidden, layers = self._with_embedding(embedding, fused), list[Slots]()
-        for index, layer in enumerate(self._layers()):
+        for layer in self._layers():
             x, residual = layer.enter(embedding, hidden)
             slots = Slots(*layer.self_attn.keys_values(x, self.rotary, positions))
-            slots = before.layers[index].append(slots) if before else slots
             layers.append(slots)
             if len(layers) < self.config.layer.num_hidden_layers:
                 queries = layer.self_attn.queries(x, self.rotary, positions)
-                mixed = causal_attention(queries, slots.keys, slots.values, positions)
+                mixed = causal_attention(queries, slots.keys, slots.values)
                 hidden = layer.leave(residual, mixed)
         return Context(layers=tuple(layers))
 

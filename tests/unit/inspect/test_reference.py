@@ -30,7 +30,6 @@ from driftscope.inspect.reference.drafter import (
     save_target,
 )
 from driftscope.inspect.reference.layers import (
-    KVCache,
     LatentAttention,
     RMSNorm,
     Rotary,
@@ -102,22 +101,6 @@ def test_rms_norm_keeps_float64() -> None:
 def test_casting_a_model_leaves_its_positions_exact(pair: Pair) -> None:
     cos = pair[1].rotary.cos.clone()
     assert pair[1].to(torch.bfloat16).rotary.cos.equal(cos)
-
-
-def test_a_cache_changes_nothing(pair: Pair, tokens: list[int]) -> None:
-    target, ids = pair[0], torch.tensor([tokens])
-    with torch.no_grad():
-        whole = target(ids, aux_layers=(0, 2))
-        cache = KVCache(len(tokens))
-        target(ids[:, :10], cache=cache)
-        target(ids[:, 20:25], cache=cache)
-        cache.truncate(10)
-        rest = torch.split(ids[:, 10:], 7, 1)
-        parts = [target(part, aux_layers=(0, 2), cache=cache) for part in rest]
-    hidden = torch.cat([part.hidden for part in parts], 1)
-    assert torch.allclose(hidden, whole.hidden[:, 10:], atol=1e-12)
-    aux = torch.cat([part.aux[1] for part in parts], 1)
-    assert torch.allclose(aux, whole.aux[1][:, 10:], atol=1e-12)
 
 
 def test_saved_models_load_as_they_were(pair: Pair, tmp_path: Path) -> None:
@@ -233,9 +216,7 @@ def _ours(theirs: Any, rotary: Any, rope: dict[str, Any], x: Tensor) -> Tensor:
     turn = Rotary(LATENT_LAYER, rotary.inv_freq, float(rotary.attention_scaling))
     positions = torch.arange(x.shape[1])
     keys, values = layer.keys_values(x, turn, positions)
-    return layer.output(
-        causal_attention(layer.queries(x, turn, positions), keys, values, positions)
-    )
+    return layer.output(causal_attention(layer.queries(x, turn, positions), keys, values))
 
 
 @pytest.mark.parametrize("rope", [PLAIN, YARN], ids=["plain", "yarn"])
@@ -419,19 +400,6 @@ def test_a_speculators_config_says_the_same(name: str) -> None:
     assert DrafterConfig.from_hf(fields) == replace(config, norm_before_residual=True)
     fields["norm_before_residual"] = False
     assert DrafterConfig.from_hf(fields) == config
-
-
-@torch.no_grad()
-def test_a_context_in_two_pieces_is_the_whole(pair: Pair, tokens: list[int]) -> None:
-    target, drafter = pair
-    ids = torch.tensor([tokens])
-    aux = target(ids[:, :-1], aux_layers=drafter.config.aux_layers).aux
-    embedded, fused = drafter.embed(ids[:, 1:], target), drafter.fuse(aux)
-    whole = drafter.context(embedded, fused)
-    first = drafter.context(embedded[:, :9], fused[:, :9])
-    again = drafter.context(embedded[:, 9:], fused[:, 9:], first)
-    for one, other in zip(whole.layers, again.layers, strict=True):
-        torch.testing.assert_close((one.keys, one.values), (other.keys, other.values))
 
 
 PROMPT = [7, 3, 9, 21, 4, 4, 17]
