@@ -47,7 +47,6 @@ def _requests(values: np.ndarray, cluster: np.ndarray | None = None) -> RequestS
 
 def _p(requests: RequestSeries) -> float:
     found = largest_split(requests, np.random.RandomState(1))
-    assert found is not None
     return found.p
 
 
@@ -68,7 +67,6 @@ def test_the_statistic_is_the_weighted_difference_of_means() -> None:
 def test_a_step_is_found_at_its_place() -> None:
     values = np.random.RandomState(2).standard_normal(120) + 2.0 * (np.arange(120) >= 70)
     found = largest_split(_requests(values), np.random.RandomState(1))
-    assert found is not None
     assert found.p == 1 / (1 + ORDERS)
     assert abs(found.at - 70) <= 2
 
@@ -80,7 +78,6 @@ def test_a_stretch_that_differs_is_found_at_its_place(values: int, within: int) 
     begin, end = values // 3, 2 * values // 3
     series[begin:end] += 0.5
     found = odd_stretch(series)
-    assert found is not None
     assert abs(found.start - begin) <= within and abs(found.stop - end) <= within
 
 
@@ -117,7 +114,6 @@ def test_a_step_within_sessions_that_go_on_is_found() -> None:
     assert _p(_requests(values, session)) > 0.05
     stepped = _requests(values + 1.0 * (np.arange(300) >= 180), session)
     found = largest_split(stepped, np.random.RandomState(1))
-    assert found is not None
     assert found.p < 0.01
     assert abs(found.at - 180) <= 15
 
@@ -127,7 +123,6 @@ def test_the_difference_over_clusters_is_that_of_two_groups_where_none_is_in_bot
     tokens, rounds = random.standard_normal(40) + 3, random.randint(1, 5, 40).astype(float)
     after = (np.arange(40) >= 25).astype(float)
     found = step_ratio(tokens, rounds, np.arange(40), after)
-    assert found is not None
     sides = [ratio_of(tokens[m, None], rounds[m, None]) for m in (after == 0, after == 1)]
     assert found.value[0] == pytest.approx(sides[1].value[0] - sides[0].value[0])
     error = np.hypot(*(float(side.error[0]) for side in sides))
@@ -143,7 +138,6 @@ def test_repeated_prompts_are_compared_with_themselves() -> None:
     tokens = 5.0 - 0.2 * prompt - 0.5 * after
     value, spread, prompts = paired_step(tokens, np.ones(40), prompt, after)
     assert (value, prompts) == (pytest.approx(-0.5), 20)
-    assert spread is not None
     assert spread.high < 0
     few = np.where(prompt < LEAST - 1, prompt, -1)
     assert paired_step(tokens, np.ones(40), few, after)[1] is None
@@ -299,7 +293,6 @@ def test_a_depth_at_which_neither_run_accepts_still_has_an_interval() -> None:
     found = _compared(dead, dead, 0, paired=True)
     for difference in found.at(MARGINAL)[2:]:
         assert difference.p is None and difference.difference == 0
-        assert difference.interval is not None and difference.simultaneous is not None
         assert -0.006 < difference.interval.low < 0 < difference.interval.high < 0.006
         assert difference.simultaneous.low < difference.interval.low
     assert found.bound is not None

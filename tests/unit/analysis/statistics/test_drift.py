@@ -48,12 +48,9 @@ def test_eight_sessions_are_too_few_to_tell() -> None:
 
 def test_the_shift_splits_into_its_first_step_and_its_trend() -> None:
     found = drift_of(PRE_NORM, 1)
-    assert found.shift is not None and found.first_step is not None and found.trend is not None
     assert found.shift.value == pytest.approx(0.17, abs=0.03)
     assert found.first_step.value + found.trend.value == pytest.approx(found.shift.value)
-    assert found.own_excess[-1] is not None
     assert found.own_excess[-1].value == pytest.approx(found.shift.value), "the chain has it all"
-    assert found.sink_kept is not None
     assert found.sink_kept.value == pytest.approx(0.08 / 0.46, abs=0.02)
 
 
