@@ -19,7 +19,6 @@ from support.engine_process.job import PROMPTS, Job, K, Outcome, prompts, run_jo
 from support.reference_engine import replay
 
 from driftscope.inspect.reference.drafter import load_drafter, load_target
-from driftscope.inspect.reference.layers import KVCache
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_lab.trio import trio_path
@@ -32,7 +31,7 @@ V2: dict[str, Any] = {"runner": "v2", "sizes": (PROMPTS,), "llm": {"max_num_seqs
 one of ten."""
 WITHOUT_AOT = {"VLLM_USE_AOT_COMPILE": "0"}
 """Environment without ahead-of-time compilation, whose files vLLM writes for a minute and cannot
-load again on a CPU; one compiled engine has vLLM's default."""
+load again on a CPU; one compiled engine, at night, has vLLM's default."""
 JOBS = {
     f"{name} {drafter}": Job(drafter=drafter, probe=RECORD, **how)  # type: ignore[arg-type]
     for name, how in {
@@ -43,7 +42,7 @@ JOBS = {
     for drafter in ("eagle3", "eagle31")
 }
 JOBS["v1-processes eagle31"] = replace(JOBS["v1-eager eagle31"], processes=True)
-JOBS["v1-compiled eagle3"] = replace(JOBS["v1-compiled eagle3"], env=WITHOUT_AOT)
+JOBS["v1-compiled eagle31"] = replace(JOBS["v1-compiled eagle31"], env=WITHOUT_AOT)
 AT_NIGHT = ("v1-compiled eagle3", "v1-processes eagle31", "v2 eagle3")
 """Jobs that `make test` leaves to `make nightly`. It has both drafters eager, the one with every
 norm compiled and on V2, and servers of several processes."""
@@ -181,14 +180,11 @@ def continue_greedily(
 ) -> tuple[list[int], torch.Tensor]:
     """Return `tokens` and the target's next `count`, as a last round may accept past the end, and
     the logits after each but the last, [tokens, vocabulary]."""
-    ids, cache = list(tokens), KVCache(len(tokens) + count)
-    unseen, logits = ids, []
+    ids = list(tokens)
     for _ in range(count):
-        hidden = target(torch.tensor([unseen]), aux_layers=(), cache=cache).hidden
-        logits.append(target.logits(hidden[0]))
-        unseen = [int(logits[-1][-1].argmax())]
-        ids = [*ids, *unseen]
-    return ids, torch.cat(logits)
+        logits = target.logits(target(torch.tensor([ids]), aux_layers=()).hidden[0])
+        ids = [*ids, int(logits[-1].argmax())]
+    return ids, logits
 
 
 def matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:

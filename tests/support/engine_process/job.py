@@ -92,8 +92,12 @@ class Outcome:
 
 def prompts(count: int = PROMPTS) -> list[list[int]]:
     """Return held-out prompts as token ids, half in each condition."""
-    texts = [p.text(CONDITIONS[i % 2]) for i, p in enumerate(load_prompts()[:count])]
-    return [encode(text) for text in texts]
+    return [list(ids) for ids in _all_prompts()[:count]]
+
+
+@functools.cache
+def _all_prompts() -> list[list[int]]:
+    return [encode(p.text(CONDITIONS[i % 2])) for i, p in enumerate(load_prompts())]
 
 
 def run_job(job: Job, folder: Path, core: str = "0") -> Outcome:
