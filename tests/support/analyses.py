@@ -174,6 +174,8 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield what lists, records and dictionaries hold in the end, with its path."""
     if hasattr(value, "__dataclass_fields__"):
         value = asdict(value)
+    elif isinstance(value, pa.Table):
+        value = value.to_pydict()
     if isinstance(value, dict) and value:
         for name in sorted(value, key=str):
             yield from leaves(value[name], f"{path}.{name}")
