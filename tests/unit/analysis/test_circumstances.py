@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import ibis
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.runs import Spec, manifest, rows
-from support.simulate.truth import Prompts, Truth
-from support.simulate.write import simulate
+from support.analyses import analyzed, finding_ids
+from support.runs import Spec, rows, write_run
+from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.circumstances import TRAFFIC, origin_of, origins
 from driftscope.analysis.closeup import MAX_ROUNDS, OPENED_EACH, OpenedRequest, regions_of
@@ -23,11 +22,9 @@ from driftscope.analysis.query.row_filters import Bucket
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.catalogue import REPEATS_UNSEEN
 from driftscope.findings.finding import Severity, Trust
-from driftscope.pipeline import Inputs, analyze, summarise
+from driftscope.pipeline import summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import RequestRow
-from driftscope.trace.writer import TraceWriter
-from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Region
 
 pytestmark = pytest.mark.slow
@@ -116,8 +113,7 @@ def test_only_labels_of_one_origin_are_compared(
         rounds=20,
         prompts=(Prompts(label=best, share=0.5), Prompts(label=worst, share=0.5, shift=-1.5)),
     )
-    run = simulate(tmp_path / "run", truth)
-    found = {finding.id for finding in analyze(Inputs(sources=[run], labels=["run"])).findings}
+    found = finding_ids(analyzed(simulate(tmp_path / "run", truth)))
     assert ("template_sensitivity" in found) is compared
 
 
@@ -126,8 +122,7 @@ LOOP_ROUNDS = 25
 
 
 def _loops(trace: Trace) -> bool:
-    found = analyze(Inputs(sources=[trace], labels=["run"])).findings
-    return "looks_like_a_loop" in {finding.id for finding in found}
+    return "looks_like_a_loop" in finding_ids(analyzed(trace, labels=["run"]))
 
 
 def _looping(trace: Trace, share: float) -> Trace:
@@ -147,8 +142,7 @@ def _looping(trace: Trace, share: float) -> Trace:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_good_drafter_of_one_token_does_not_loop(seed: int, tmp_path: Path) -> None:
-    trace = read_trace(simulate(tmp_path / "run", replace(GOOD, seed=seed)))
-    assert not _loops(trace)
+    assert not _loops(read_trace(simulate(tmp_path / "run", replace(GOOD, seed=seed))))
 
 
 @pytest.mark.parametrize("conditional", [(0.6,), (0.6, 0.6, 0.6)])
@@ -168,16 +162,11 @@ Kind = tuple[str, bool] | None
 @pytest.fixture(scope="module")
 def opened_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose answers change their kind of text, and are copied, at any token."""
-    folder = tmp_path_factory.mktemp("agree") / "run"
-    create_run(folder, manifest(SPEC))
-    writer, random, number = TraceWriter(folder, source="engine0-1"), np.random.default_rng(7), 0
-    for row in rows(SPEC):
-        if isinstance(row, RequestRow):
-            number += 1
-            row = replace(row, **_regions(random, row.output_tokens)) if number > UNKNOWN else row
-        writer.put(row)
-    writer.close()
-    return folder
+    random, content = np.random.default_rng(7), list(rows(SPEC))
+    answers = [at for at, row in enumerate(content) if isinstance(row, RequestRow)]
+    for at in answers[UNKNOWN:]:
+        content[at] = replace(content[at], **_regions(random, content[at].output_tokens))
+    return write_run(tmp_path_factory.mktemp("agree") / "run", SPEC, content)
 
 
 def _regions(random: np.random.Generator, tokens: int) -> dict[str, Any]:
@@ -254,42 +243,34 @@ def test_a_round_has_the_region_of_the_first_token_that_it_drafts() -> None:
 
 
 REPEATED = Truth(requests=80, repeats=5, rounds=20)
-CROSSED = Truth(requests=200, repeats=10, sessions=20, alike=0.5, rounds=10)
+CROSSED = Truth(
+    requests=200,
+    repeats=10,
+    sessions=20,
+    alike=0.5,
+    rounds=10,
+    undrafted={"structured_output": 0.1},
+)
 
 
-@pytest.fixture(scope="module")
-def clustered_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Truth], Path]:
-    folder = tmp_path_factory.mktemp("runs")
-
-    def made(name: str, truth: Truth) -> Path:
-        return folder / name if (folder / name).exists() else simulate(folder / name, truth)
-
-    return made
-
-
-def _width(clustered_run: RunSummary) -> float:
-    interval = clustered_run.acceptance.mean_length_interval
-    assert interval is not None
+def _width(run: RunSummary) -> float:
+    interval = run.acceptance.mean_length_interval
     return interval.high - interval.low
 
 
-def test_repeated_prompts_widen_every_interval(
-    clustered_run: Callable[[str, Truth], Path],
-) -> None:
-    path = clustered_run("repeated", REPEATED)
+def test_repeated_prompts_widen_every_interval(tmp_path: Path) -> None:
+    path = simulate(tmp_path / "run", REPEATED)
     by_prompt = summarise(path, "a")
     by_request = summarise(replace(open_run(path), cluster="request"), "a")
     known = by_prompt.independence
-    assert known is not None
     assert (known.noun, known.clusters, known.requests) == ("prompt", 16, 80)
-    assert known.design_effect is not None and known.design_effect > 2
+    assert known.design_effect > 2
     assert known.worth == pytest.approx(80 / known.design_effect)
     assert _width(by_prompt) > 1.4 * _width(by_request)
     for name in ("conditional", "died", "self_mass", "growth"):
         pairs = zip(by_prompt.spread[name], by_request.spread[name], strict=True)
         clusters = [(a.clusters, b.clusters) for a, b in pairs if a and b]
-        assert clusters
-        assert all(a and b and a < 17 < b for a, b in clusters), name
+        assert clusters and all(a < 17 < b for a, b in clusters), name
     share = by_prompt.fallback_spread.rejected
     assert share is not None and share.clusters is not None and share.clusters < 17
 
@@ -297,11 +278,9 @@ def test_repeated_prompts_widen_every_interval(
 OLD = replace(REPEATED, requests=400, repeats=1, digests=False, conditional=(0.05,) * 7)
 
 
-def test_an_old_trace_cannot_show_repeats_and_is_never_certain(
-    clustered_run: Callable[[str, Truth], Path],
-) -> None:
-    new = analyze(Inputs(sources=[clustered_run("weak", replace(OLD, digests=True))], labels=["a"]))
-    old = analyze(Inputs(sources=[clustered_run("weak, old", OLD)], labels=["a"]))
+def test_an_old_trace_cannot_show_repeats_and_is_never_certain(tmp_path: Path) -> None:
+    new = analyzed(simulate(tmp_path / "new", replace(OLD, digests=True)))
+    old = analyzed(simulate(tmp_path / "old", OLD))
     rest = [f.id for f in new.findings if f.severity is Severity.HIGH]
     assert rest, "without this the test says nothing"
     judged = {finding.id: finding for finding in old.findings}
@@ -311,17 +290,16 @@ def test_an_old_trace_cannot_show_repeats_and_is_never_certain(
             assert judged[name].severity is Severity.MEDIUM
             assert judged[name].confidence is not Trust.HIGH
             assert REPEATS_UNSEEN in judged[name].because
-    assert any(warning.id == "repeats_unseen" for warning in old.notes)
-    assert not any(warning.id == "repeats_unseen" for warning in new.notes)
+    told = ["repeats_unseen" in {note.id for note in found.notes} for found in (old, new)]
+    assert told == [True, False]
 
 
 def test_every_figure_has_the_variance_over_prompts_and_sessions_that_cross(
-    clustered_run: Callable[[str, Truth], Path],
+    tmp_path: Path,
 ) -> None:
-    path = clustered_run("crossed", replace(CROSSED, undrafted={"structured_output": 0.1}))
+    path = simulate(tmp_path / "run", CROSSED)
     both = summarise(path, "a")
     known = both.independence
-    assert known is not None
     assert (known.noun, known.clusters, known.crossed) == ("session", 20, 20)
     by_prompt = summarise(replace(open_run(path), cluster="prompt_digest"), "a")
     by_session = summarise(replace(open_run(path), cluster="session"), "a")

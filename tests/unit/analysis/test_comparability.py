@@ -11,13 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.analyses import client_row, write_replay
-from support.command import run_command
+from support.analyses import (
+    analyzed,
+    client_row,
+    finding_ids,
+    summary_of,
+    write_replay,
+)
+from support.command import assert_fails, run_command
 from support.runs import Spec, manifest
 from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import side
 from support.stub_server import stub_server
-from typer.testing import CliRunner, Result
 
 from driftscope.analysis.comparability import (
     DRAFTER,
@@ -35,13 +40,11 @@ from driftscope.analysis.gate import RuleResult, rule_of
 from driftscope.analysis.pairing import BY_DIGEST, UNPAIRED, Pairing
 from driftscope.analysis.replays import CONTENDER, SPECULATION
 from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT, RANDOM, TEXT, kind_of_text
-from driftscope.cli.app import app
 from driftscope.cli.gate_run import judge_analysis, run_gate
-from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK, UsageError
+from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 from driftscope.findings.finding import Answer, Topic
-from driftscope.pipeline import Inputs, analyze, compare, conclude, measure, summarise
+from driftscope.pipeline import Inputs, compare, conclude, measure
 from driftscope.trace.manifest import Manifest
-from driftscope.trace.reader import read_trace
 from driftscope.workloads.suites.prompts import prompts_of
 
 pytestmark = pytest.mark.slow
@@ -50,13 +53,8 @@ TRUTH = Truth(requests=40, rounds=10, k=4)
 WARM = (Prompts(temperature=0.7),)
 
 
-def _pair(folder: Path, other: Truth) -> tuple[Path, Path]:
-    return simulate(folder / "a", TRUTH), simulate(folder / "b", replace(other, seed=9))
-
-
-def _said(folder: Path, other: Truth) -> list[str]:
-    runs = [summarise(read_trace(p), p.name) for p in _pair(folder, other)]
-    return [w.statement for w in conclude(runs).notes if w.id == "unlike"]
+def _two(folder: Path, first: Truth, second: Truth) -> tuple[Path, Path]:
+    return simulate(folder / "old", first), simulate(folder / "new", replace(second, seed=9))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,8 @@ def _said(folder: Path, other: Truth) -> list[str]:
     ],
 )
 def test_one_thing_is_named(tmp_path: Path, other: Truth, thing: str) -> None:
-    (said,) = _said(tmp_path, other)
+    notes = analyzed(*_two(tmp_path, TRUTH, other)).notes
+    (said,) = (note.statement for note in notes if note.id == "unlike")
     assert said.startswith(f"these runs differ in their {thing}: that, not the drafter")
 
 
@@ -109,19 +108,18 @@ def test_a_layer_shift_between_engines_is_named() -> None:
     ]
 
 
-def _with_mimos_head(engine: str) -> Manifest:
-    plain = _manifest(engine, engine, "w", ())
-    named = {"vllm": "MiMoMTPModel", "sglang": "MiMoMTP"}[engine]
-    return replace(plain, drafter=replace(plain.drafter, architecture=named))
-
-
 def test_engines_give_mimos_head_other_states_of_the_target() -> None:
-    vllm, sglang = _with_mimos_head("vllm"), _with_mimos_head("sglang")
-    assert (
+    plain = _manifest("vllm", "vllm", "w", ())
+    vllm, sglang = (
+        replace(plain, engine=engine, drafter=replace(plain.drafter, architecture=name))
+        for engine, name in (("vllm", "MiMoMTPModel"), ("sglang", "MiMoMTP"))
+    )
+    _, state = _names(vllm, sglang)
+    assert state == (
         "the target's state that MiMo's head reads (before its final norm against after its final "
         "norm)"
-    ) in _names(vllm, sglang)
-    assert _names(vllm, _with_mimos_head("vllm")) == []
+    )
+    assert _names(vllm, vllm) == []
 
 
 def test_labels_at_other_temperatures_may_differ_by_that(tmp_path: Path) -> None:
@@ -130,7 +128,7 @@ def test_labels_at_other_temperatures_may_differ_by_that(tmp_path: Path) -> None
     warm = Prompts(label="warm", share=0.5, shift=-0.7)
     for temperature in (0.0, 1.0):
         truth = Truth(requests=120, prompts=(cold, replace(warm, temperature=temperature)))
-        run = summarise(read_trace(simulate(tmp_path / f"{temperature}", truth)), "run")
+        run = summary_of(tmp_path / f"{temperature}", truth)
         (found,) = [f for f in conclude([run]).findings if f.id == "template_sensitivity"]
         told = "but the two labels also differ in temperature (0 against 1)" in found.statement
         assert told == bool(temperature)
@@ -142,9 +140,8 @@ def test_a_server_that_recorded_half_of_the_requests_disagrees_with_nobody(
 ) -> None:
     clocks = comparability_of_clocks(20, recorded)
     assert clocks.decides(Claim.SPEED) is comparable
-    assert (
-        "clients and server also differ in requests" in clocks.doubt(Claim.SPEED)
-    ) is not comparable
+    doubted = "clients and server also differ in requests" in clocks.doubt(Claim.SPEED)
+    assert doubted is not comparable
 
 
 def test_other_hardware_explains_speed_alone() -> None:
@@ -185,11 +182,7 @@ GATE = "no_worse(acceptance.mean_length, 50%)"
 
 @pytest.mark.parametrize("name", CONFOUNDED)
 def test_what_explains_a_difference_is_told_by_every_command(tmp_path: Path, name: str) -> None:
-    first, second = CONFOUNDED[name]
-    new, old = (
-        simulate(tmp_path / "new", replace(second, seed=9)),
-        simulate(tmp_path / "old", first),
-    )
+    old, new = _two(tmp_path, *CONFOUNDED[name])
     measured = measure(Inputs(sources=[new], labels=["new"], baseline=old))
     found = conclude(measured.runs, (), measured.baseline)
     (answer,) = [about for about in found.answers if about.topic is Topic.ACCEPTANCE]
@@ -211,21 +204,18 @@ def test_a_drafter_is_not_judged_by_answers_that_are_cut(
     tmp_path: Path, rounds: int, answer: Answer
 ) -> None:
     """Prompts that get longer answers without speculation: what it accepts there is not known."""
-    old = simulate(tmp_path / "old", replace(TRUTH, rounds=60, k_zero_above=0))
-    new = simulate(tmp_path / "new", replace(TRUTH, rounds=rounds, seed=9))
-    (found,) = [
-        one
-        for one in analyze(Inputs(sources=[new], labels=["new"], baseline=old)).answers
-        if one.topic is Topic.PAYS
-    ]
+    old, new = _two(
+        tmp_path, replace(TRUTH, rounds=60, k_zero_above=0), replace(TRUTH, rounds=rounds)
+    )
+    answers = analyzed(new, baseline=old).answers
+    (found,) = [one for one in answers if one.topic is Topic.PAYS]
     assert found.answer is answer, found.statement
     assert ("also differ in answer length" in found.statement) == (rounds == 8)
 
 
 def test_another_load_explains_speed_and_not_acceptance(tmp_path: Path) -> None:
     """Of the same prompts, at depths that both runs verified."""
-    old = simulate(tmp_path / "old", replace(TRUTH, batches=(1,)))
-    new = simulate(tmp_path / "new", replace(TRUTH, batches=(10,), seed=9))
+    old, new = _two(tmp_path, replace(TRUTH, batches=(1,)), replace(TRUTH, batches=(10,)))
     rules = (GATE, "no_worse(latency.tpot_s, 90%)")
     acceptance, speed = run_gate([new], (), baseline=old, require=rules)
     assert acceptance.outcome is RuleResult.HELD
@@ -235,8 +225,7 @@ def test_another_load_explains_speed_and_not_acceptance(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["answer length", "temperature"])
 def test_what_runs_have_in_common_is_compared_as_advised(tmp_path: Path, name: str) -> None:
     """What the advice says, typed as it says it."""
-    first, second = CONFOUNDED[name]
-    runs = simulate(tmp_path / "a", first), simulate(tmp_path / "b", replace(second, seed=9))
+    runs = _two(tmp_path, *CONFOUNDED[name])
     said = run_command("compare", *runs).stdout
     (option,) = re.findall(r"--where '([^']+)'", " ".join(said.split()))
     again = run_command("compare", *runs, "--where", option)
@@ -247,10 +236,7 @@ def test_what_runs_have_in_common_is_compared_as_advised(tmp_path: Path, name: s
 
 
 def test_a_gate_is_about_another_engine_and_compare_is_not(tmp_path: Path) -> None:
-    new, old = (
-        simulate(tmp_path / "new", replace(TRUTH, runner="v1")),
-        simulate(tmp_path / "old", TRUTH),
-    )
+    old, new = _two(tmp_path, TRUTH, replace(TRUTH, runner="v1"))
     (judged,) = run_gate([new], (), baseline=old, require=(GATE,))
     assert judged.outcome is RuleResult.HELD
     assert "cannot be told" in run_command("compare", old, new).stdout
@@ -258,13 +244,9 @@ def test_a_gate_is_about_another_engine_and_compare_is_not(tmp_path: Path) -> No
 
 def test_requests_of_one_length_are_no_evidence_and_others_are(tmp_path: Path) -> None:
     """Without digests, equal ids of requests of other lengths show that the prompts are equal."""
-    unknown = replace(TRUTH, digests=False)
-    for name, truth, assumed in (
-        ("a", unknown, True),
-        ("b", replace(ONE_LENGTH, digests=False), False),
-    ):
-        runs = [simulate(tmp_path / f"{name}{seed}", replace(truth, seed=seed)) for seed in (1, 2)]
-        found = compare(runs[0], runs[1], ("a", "b"))
+    for truth, assumed in ((TRUTH, True), (ONE_LENGTH, False)):
+        unknown = replace(truth, digests=False)
+        found = compare(*_two(tmp_path / str(assumed), unknown, unknown), ("a", "b"))
         assert found.assumed is assumed
         assert found.comparability.decides(Claim.ACCEPTANCE) is assumed
 
@@ -272,9 +254,8 @@ def test_requests_of_one_length_are_no_evidence_and_others_are(tmp_path: Path) -
 def test_other_requests_of_the_same_few_lengths_are_not_paired(tmp_path: Path) -> None:
     """Nearly all of them have a partner of their length in the other run, at another place."""
     few = replace(TRUTH, requests=400, rounds=2, prompts=(Prompts(tokens=(50, 54)),), digests=False)
-    other = replace(few, prompts_seed=12)
-    runs = [simulate(tmp_path / str(n), truth) for n, truth in enumerate((few, other))]
-    assert compare(runs[0], runs[1], ("a", "b")).pairing == UNPAIRED
+    runs = _two(tmp_path, few, replace(few, prompts_seed=12))
+    assert compare(*runs, ("a", "b")).pairing == UNPAIRED
 
 
 def test_equal_requests_at_another_speed_are_one_load() -> None:
@@ -287,17 +268,20 @@ def test_equal_requests_at_another_speed_are_one_load() -> None:
     assert not loads[0].is_like(replace(loads[1], gaps_s=np.diff(3 * arrival_s)))
 
 
-def _warnings(folder: Path, truth: Truth, **changed: str | None) -> set[str]:
-    run = summarise(read_trace(simulate(folder / "run", truth)), "run")
-    run = replace(run, manifest=replace(run.manifest, **changed))
-    return {warning.id for warning in conclude([run]).notes}
-
-
-def test_greedy_drafts_for_sampled_requests_are_said(tmp_path: Path) -> None:
-    sampled = replace(TRUTH, prompts=WARM)
-    assert "greedy_drafts" in _warnings(tmp_path / "1", sampled, draft_sampling="greedy")
-    assert "greedy_drafts" not in _warnings(tmp_path / "2", TRUTH, draft_sampling="greedy")
-    assert "greedy_drafts" not in _warnings(tmp_path / "3", sampled, draft_sampling="probabilistic")
+@pytest.mark.parametrize(
+    ("prompts", "how", "told"),
+    [
+        (WARM, "greedy", True),
+        (TRUTH.prompts, "greedy", False),
+        (WARM, "probabilistic", False),
+    ],
+)
+def test_greedy_drafts_for_sampled_requests_are_said(
+    tmp_path: Path, prompts: tuple[Prompts, ...], how: str, told: bool
+) -> None:
+    run = summary_of(tmp_path / "run", replace(TRUTH, prompts=prompts))
+    run = replace(run, manifest=replace(run.manifest, draft_sampling=how))
+    assert ("greedy_drafts" in {note.id for note in conclude([run]).notes}) is told
 
 
 _WRITTEN = Path(__file__).parents[1] / "ingest/written"
@@ -334,15 +318,6 @@ def test_text_is_told_from_random_tokens(texts: list[str], kind: str | None) -> 
     assert kind_of_text(texts) == kind
 
 
-def _replay(folder: Path, content: dict[str, Any], *, loops: int = 0, **values: Any) -> Any:
-    rows = [
-        client_row(n, digest=f"d{n}", looping=n < loops, accepted=[n % 4, 3], **values)
-        for n in range(40)
-    ]
-    run = write_replay(folder / "run", [*rows, client_row(40, warmup=True)], **content)
-    return run, analyze(Inputs(sources=[run], labels=["run"]))
-
-
 _VALID = {PROMPT_TEXT: TEXT, IGNORES_STOP: False}
 
 
@@ -361,12 +336,17 @@ _VALID = {PROMPT_TEXT: TEXT, IGNORES_STOP: False}
 def test_a_replay_says_what_it_is_of(
     tmp_path: Path, content: dict[str, Any], more: dict[str, Any], valid: bool | None, words: str
 ) -> None:
-    run, analysis = _replay(tmp_path, content, **more)
+    loops = more.pop("loops", 0)
+    rows = [
+        client_row(n, digest=f"d{n}", looping=n < loops, accepted=[n % 4, 3], **more)
+        for n in range(40)
+    ]
+    run = write_replay(tmp_path / "run", [*rows, client_row(40, warmup=True)], **content)
+    analysis = analyzed(run)
     (sender,) = analysis.senders
     assert sender.validity.content_valid is valid and words in sender.validity.words
     assert words in " ".join(analysis.verdict)
-    found = [finding.id for finding in analysis.findings]
-    assert ("not_content_valid" in found) is (valid is False)
+    assert ("not_content_valid" in finding_ids(analysis)) is (valid is False)
     checked = run_command("check", run, "--fail-on", "not_content_valid")
     assert checked.returncode == {True: 0, False: 3, None: 4}[valid], checked.stderr
 
@@ -378,8 +358,7 @@ def test_speed_on_random_tokens_decides_nothing(tmp_path: Path) -> None:
             content = {**_VALID, PROMPT_TEXT: kind, SPECULATION: speculates, CONTENDER: name}
             write_replay(tmp_path / f"{kind} {name}", rows, **content)
     for kind, answer in ((TEXT, "yes"), (RANDOM, "cannot tell")):
-        runs = [tmp_path / f"{kind} {name}" for name in ("without", "with")]
-        analysis = analyze(Inputs(sources=runs, labels=["without", "with"]))
+        analysis = analyzed(*(tmp_path / f"{kind} {name}" for name in ("without", "with")))
         (pays,) = [one for one in analysis.answers if one.id == "pays_for_clients"]
         assert pays.answer == answer and ("not content-valid" in pays.statement) is (kind == RANDOM)
 
@@ -395,7 +374,7 @@ def test_the_client_records_what_it_asks(tmp_path: Path, ignores: bool) -> None:
         asked = ("--suite", suite, "--prompts", mine, "--warmup", 0, "-o", tmp_path / "run")
         done = run_command("replay", stub.url, *asked)
     assert done.returncode == 0, done.stderr
-    (sender,) = analyze(Inputs(sources=[tmp_path / "run"], labels=["a"])).senders
+    (sender,) = analyzed(tmp_path / "run").senders
     assert sender.validity.ignores_stop is ignores
     assert sender.validity.prompts == (RANDOM if ignores else TEXT)
 
@@ -413,7 +392,7 @@ def test_a_tools_file_says_it_where_it_is_known(tmp_path: Path, file: str, words
     assert (words in " ".join(read.stdout.split())) and bool(words) is (
         "not content-valid" in read.stdout
     )
-    (sender,) = analyze(Inputs(sources=[tmp_path / "run"], labels=["a"])).senders
+    (sender,) = analyzed(tmp_path / "run").senders
     assert sender.validity.content_valid is (not words)
 
 
@@ -426,9 +405,7 @@ BEFORE = Truth(
     rates=(1.0,),
 )
 AFTER = replace(
-    BEFORE,
-    seed=8,
-    prompts=(Prompts(label="kept", share=0.5), Prompts(label="lost", share=0.5, shift=-2.0)),
+    BEFORE, seed=8, prompts=(BEFORE.prompts[0], Prompts(label="lost", share=0.5, shift=-2.0))
 )
 RULE = "no_worse(acceptance.mean_length, 10%)"
 
@@ -439,39 +416,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return simulate(folder / "before", BEFORE), simulate(folder / "after", AFTER)
 
 
-def _run(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 @pytest.mark.parametrize(("label", "differs"), [("kept", False), ("lost", True)])
-def test_a_comparison_is_of_the_part_that_was_asked_for(
+def test_a_comparison_and_a_gate_are_of_the_part_that_was_asked_for(
     runs: tuple[Path, Path], label: str, differs: bool
 ) -> None:
-    done = _run("compare", *runs, "--where", f"label = '{label}'")
-    assert done.exit_code == EXIT_OK, done.output
-    assert done.output.startswith(f"Of both runs only --where label = '{label}'.")
-    assert ("differs" in done.output) == differs
-    document = json.loads(_run("compare", *runs, "--where", f"label = '{label}'", "--json").stdout)
-    assert document["where"] == f"label = '{label}'"
-    assert json.loads(_run("compare", *runs, "--json").stdout)["where"] is None
-
-
-@pytest.mark.parametrize(("label", "code"), [("kept", EXIT_OK), ("lost", EXIT_GATE_FAILED)])
-def test_a_gate_compares_with_the_same_part_of_the_baseline(
-    runs: tuple[Path, Path], label: str, code: int
-) -> None:
-    before, after = runs
-    where = f"label = '{label}'"
-    done = _run("check", after, "--baseline", before, "--where", where, "--require", RULE)
-    assert done.exit_code == code, done.output
+    where = ("--where", f"label = '{label}'")
+    done = run_command("compare", *runs, *where)
+    assert done.stdout.startswith(f"Of both runs only --where label = '{label}'.")
+    assert ("differs" in done.stdout) == differs
+    for words, named in ((where, where[1]), ((), None)):
+        document = json.loads(run_command("compare", *runs, *words, "--json").stdout)
+        assert document["where"] == named
+    checked = run_command("check", runs[1], "--baseline", runs[0], *where, "--require", RULE)
+    assert checked.returncode == (EXIT_GATE_FAILED if differs else EXIT_OK), checked.stderr
 
 
 def test_a_run_without_speculation_has_no_rounds(runs: tuple[Path, Path], tmp_path: Path) -> None:
     plain = simulate(tmp_path / "plain", replace(BEFORE, k_zero_above=0))
     checked = ("check", runs[0], "--baseline", plain, "--require", "k == 3")
     for words in (checked, ("compare", runs[0], plain)):
-        done = _run(*words, "--where", "label = 'kept'")
-        assert isinstance(done.exception, UsageError)
+        assert_fails(run_command(*words, "--where", "label = 'kept'"), 2, "need speculation")
 
 
 def test_another_target_is_explanation_enough() -> None:
@@ -479,9 +443,8 @@ def test_another_target_is_explanation_enough() -> None:
         RunDifference(name=name, explains=(Claim.ACCEPTANCE,), settle=f"Settle the {name}.")
         for name in ("runner", "target", "prompts")
     ]
-    every, some = (
-        Comparability(differences=tuple(found)),
-        Comparability(differences=tuple(found[::2])),
-    )
-    assert every.settle(Claim.ACCEPTANCE) == "Settle the target."
-    assert some.settle(Claim.ACCEPTANCE) == "Settle the runner. Settle the prompts."
+    settled = [
+        Comparability(differences=tuple(some)).settle(Claim.ACCEPTANCE)
+        for some in (found, found[::2])
+    ]
+    assert settled == ["Settle the target.", "Settle the runner. Settle the prompts."]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from support.analyses import finding_ids, summary_of, trimmed_trace
 from support.simulate import Truth, simulate
 from support.simulate.sums import marginal_at_k, side
 
@@ -50,17 +50,9 @@ CIRCUMSTANCES = {
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return simulate(tmp_path_factory.mktemp("by-batch") / "run", BY_BATCH)
-
-
-@pytest.fixture(scope="module")
-def by_batch(path: Path) -> RunSummary:
-    return summarise(open_run(path), "run")
-
-
-def _summary(folder: Path, truth: Truth) -> RunSummary:
-    return summarise(open_run(simulate(folder / "run", truth)), "run")
+def by_batch(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    """The run, split by K."""
+    return summary_of(tmp_path_factory.mktemp("by-batch") / "run", BY_BATCH, by="k")
 
 
 def test_chains_of_every_k_are_one_run(by_batch: RunSummary) -> None:
@@ -73,12 +65,19 @@ def test_chains_of_every_k_are_one_run(by_batch: RunSummary) -> None:
     assert by_batch.acceptance.mean_length == pytest.approx(served)
 
 
-def test_rates_by_depth_hold_the_truth_where_only_k_varies() -> None:
+@pytest.mark.parametrize(("world", "k"), [(BY_BATCH, None), (HARDER, 2), (HARDER, 4), (HARDER, 7)])
+def test_rates_by_depth_hold_the_truth_of_all_rounds_if_only_k_varies_else_of_each_k(
+    world: Truth, k: int | None
+) -> None:
     """The share of 200 runs is within 3 standard errors of 95 %."""
-    truth, trials, hits = replace(BY_BATCH, requests=60, rounds=20), 200, np.zeros(7)
+    truth, trials, hits = replace(world, requests=60, rounds=20), 200, np.zeros(k or 7)
     for trial in range(trials):
-        rounds = side(replace(truth, seed=trial, prompts_seed=trial)).rounds
-        hits += _hits(rate_intervals(rounds.marginal_ratio()), truth.marginal())
+        drawn = replace(truth, seed=trial, prompts_seed=trial)
+        found = rate_intervals(side(drawn, drafted=k).rounds.marginal_ratio().first(k or 7))
+        true = marginal_at_k(drawn, k) if k else truth.marginal()
+        hits += [
+            at is not None and at.low <= x <= at.high for at, x in zip(found, true, strict=True)
+        ]
     assert (hits / trials >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / trials)).all()
 
 
@@ -88,39 +87,22 @@ def test_counts_over_all_rounds_would_not_hold_it(by_batch: RunSummary) -> None:
     assert by_batch.acceptance.marginal[4] == pytest.approx(BY_BATCH.marginal()[4], abs=0.05)
 
 
-@pytest.mark.parametrize("k", [2, 4, 7])
-def test_each_k_holds_its_own_truth_where_acceptance_falls_with_the_batch(k: int) -> None:
-    truth, trials, hits = replace(HARDER, requests=60, rounds=20), 200, np.zeros(k)
-    for trial in range(trials):
-        drawn = replace(truth, seed=trial, prompts_seed=trial)
-        rounds = side(drawn, drafted=k).rounds
-        hits += _hits(rate_intervals(rounds.marginal_ratio().first(k)), marginal_at_k(drawn, k))
-    assert (hits / trials >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / trials)).all()
-
-
-def _hits(found: tuple | None, true: np.ndarray) -> np.ndarray:
-    assert found is not None
-    return np.array(
-        [at is not None and at.low <= x <= at.high for at, x in zip(found, true, strict=True)]
-    )
-
-
 @pytest.mark.parametrize("truth", [BY_BATCH, HARDER, SHORTER, BUSIER])
 def test_no_finding_rests_on_the_mix(tmp_path: Path, truth: Truth) -> None:
-    found = conclude([_summary(tmp_path, truth)])
-    assert not CIRCUMSTANCES & {finding.id for finding in found.findings}
+    found = conclude([summary_of(tmp_path / "run", truth)])
+    assert not CIRCUMSTANCES.intersection(finding_ids(found))
     assert any(note.id == "several_k" for note in found.notes)
 
 
 def test_a_drop_that_k_does_not_explain_is_found(tmp_path: Path) -> None:
-    run = _summary(tmp_path, replace(BY_BATCH, requests=240, change=(0.5, -1.5)))
-    assert "acceptance_drops" in {f.id for f in conclude([run]).findings}
+    run = summary_of(tmp_path / "run", replace(BY_BATCH, requests=240, change=(0.5, -1.5)))
+    assert "acceptance_drops" in finding_ids(conclude([run]))
 
 
 def test_a_drop_at_the_moment_that_k_changes_is_told_but_not_blamed(tmp_path: Path) -> None:
     """Both explain it: there is no finding, and a warning names what was seen."""
-    found = conclude([_summary(tmp_path, replace(SHORTER, change=(0.5, -1.5)))])
-    assert "acceptance_drops" not in {finding.id for finding in found.findings}
+    found = conclude([summary_of(tmp_path / "run", replace(SHORTER, change=(0.5, -1.5)))])
+    assert "acceptance_drops" not in finding_ids(found)
     assert any("acceptance goes with what decides K" in note.statement for note in found.notes)
 
 
@@ -129,7 +111,7 @@ def test_no_drafter_is_called_healthy_whose_fall_k_may_hide(
     tmp_path: Path, change: tuple[float, float] | None
 ) -> None:
     even = replace(SHORTER, growth=1.0, norm_output=True, near=0.2, self_last=0.2)
-    run = _summary(tmp_path, replace(even, sink=(0.3, 0.29), change=change))
+    run = summary_of(tmp_path / "run", replace(even, sink=(0.3, 0.29), change=change))
     ids = {finding.id for finding in conclude([run]).findings}
     assert ("healthy" in ids) == (change is None)
 
@@ -141,33 +123,31 @@ def test_the_k_to_measure_is_named_once(by_batch: RunSummary) -> None:
 
 def test_what_the_mix_takes_is_no_drop(tmp_path: Path) -> None:
     """The served length falls by a fifth and more; the comparable one stays."""
-    run = _summary(tmp_path, SHORTER)
+    run = summary_of(tmp_path / "run", SHORTER)
     first, last = run.groups.time[0], run.groups.time[-1]
     assert last.mean_length == pytest.approx(first.mean_length, abs=0.25)
 
 
 def test_a_level_that_goes_with_the_batch_is_no_growth(tmp_path: Path) -> None:
     """States are larger in small batches, which have the long chains, and do not grow."""
-    truth = replace(BY_BATCH, growth=1.0, rms_batch=-0.5)
-    run = _summary(tmp_path, truth)
+    run = summary_of(tmp_path / "run", replace(BY_BATCH, growth=1.0, rms_batch=-0.5))
     assert run.hidden.growth == pytest.approx(1.0, abs=0.02)
-    assert "hidden_state_grows" not in {f.id for f in conclude([run]).findings}
+    assert "hidden_state_grows" not in finding_ids(conclude([run]))
 
 
 def test_figures_by_depth_are_of_the_chains_that_get_there(tmp_path: Path) -> None:
     """Few long chains make no figure: the depths end where enough chains do."""
     truth = replace(BY_BATCH, batches=(4,) * 30 + (1,), requests=125, rates=(0.2,), rounds=20)
-    run = _summary(tmp_path, replace(truth, k_by_batch=((1, 7), (64, 4))))
+    run = summary_of(tmp_path / "run", replace(truth, k_by_batch=((1, 7), (64, 4))))
     assert run.ks == (4, 7)
-    assert run.hidden.fed_rms is not None
     assert len(run.hidden.fed_rms) == run.depths
     longest = sum(row["k"] == 7 for row in read_trace(tmp_path / "run").draft.to_pylist())
     assert run.depths == (7 if longest >= 50 else 4)
     assert run.recording.chains == read_trace(tmp_path / "run").draft.num_rows
 
 
-def test_cut_by_k(path: Path) -> None:
-    run = summarise(open_run(path), "run", by="k")
+def test_cut_by_k(by_batch: RunSummary) -> None:
+    run = by_batch
     assert [segment.label for segment in run.segments] == ["K = 2", "K = 4", "K = 7"]
     grown = [BY_BATCH.growth ** ((k - 1) / 6) for k in (2, 4, 7)]
     assert [segment.growth for segment in run.segments] == pytest.approx(grown, rel=0.03)
@@ -192,8 +172,7 @@ def test_another_mix_of_k_is_told(tmp_path: Path) -> None:
 
 
 def test_no_advice_where_acceptance_goes_with_k(tmp_path: Path) -> None:
-    advice = advise(_summary(tmp_path, HARDER))
-    assert advice is not None
+    advice = advise(summary_of(tmp_path / "run", HARDER))
     assert advice.command is None
     assert advice.doubt is not None and "goes with what decides K" in advice.doubt
 
@@ -201,20 +180,15 @@ def test_no_advice_where_acceptance_goes_with_k(tmp_path: Path) -> None:
 def test_drafts_cut_by_confidence_are_compared_where_none_was_cut(tmp_path: Path) -> None:
     """vLLM's enable_adaptive_verification: the tokens that it verifies are the likely ones."""
     whole = read_trace(simulate(tmp_path / "whole", Truth(requests=60, rounds=20, k=4)))
-    rows = whole.verify.to_pandas()
-    cut = (rows.verified == 4) & (rows.index % 2 == 0)
-    rows.loc[cut, "verified"] = 2
-    rows.loc[cut, "accepted"] = rows.accepted[cut].clip(upper=2)
-    rows.loc[cut, "reason"] = UndraftedReason.CONFIDENCE
-    verify = pa.Table.from_pandas(rows, schema=whole.verify.schema, preserve_index=False)
-    runs = summarise(whole, "whole"), summarise(replace(whole, verify=verify), "cut")
+    cut = trimmed_trace(whole, 2, UndraftedReason.CONFIDENCE)
+    runs = summarise(whole, "whole"), summarise(cut, "cut")
     assert runs[1].acceptance.mean_length < 0.95 * runs[0].acceptance.mean_length, "as served"
     assert [run.side.rounds.uncut for run in runs if run.side] == [None, 2]
     bins = [run.confidence.calibration.by_depth[2].tokens for run in runs]
     assert 0 < bins[1] < 0.7 * bins[0], "what was not verified was not rejected"
     found = conclude(runs)
     compared = found.cases[1].comparison
-    assert compared is not None and [d.depth for d in compared.differences] == [None, 1, 2]
+    assert [d.depth for d in compared.differences] == [None, 1, 2]
     assert all(d.difference == 0 for d in compared.differences)
     names = [difference.name for difference in compared.comparability.differences]
     assert "drafts cut for low confidence" in names
@@ -272,16 +246,10 @@ def test_each_k_takes_its_length_from_the_run_with_the_nearest_larger_k(tmp_path
     """The easy prompts of the run at K = 3 show in K up to 3 only."""
     hard = Truth(k=K, requests=60, rounds=20)
     easy = replace(hard, k=3, conditional=(0.95,) * K)
-    runs = [
-        summarise(simulate(tmp_path / f"{world.k}", world), f"K = {world.k}")
-        for world in (hard, easy)
-    ]
+    runs = [summary_of(tmp_path / f"K = {world.k}", world) for world in (hard, easy)]
     together, alone = round_lengths(runs[0], runs[1:]), round_lengths(runs[0])
-    assert [a == b for a, b in zip(together, alone, strict=True)] == [
-        True,
-        *[False] * 3,
-        *[True] * 4,
-    ]
+    same = [k for k, (a, b) in enumerate(zip(together, alone, strict=True)) if a == b]
+    assert same == [0, 4, 5, 6, 7]
     assert (together[3].bias, together[2].bias > 0) == (0.0, True)
     (warning,) = length_warnings(runs[0], runs[1:])
     assert warning.startswith("K = 3 yields") and warning.endswith("send both the same prompts")

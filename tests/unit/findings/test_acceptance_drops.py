@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.simulate import Truth, simulate
+from support.analyses import summary_of
+from support.simulate import Truth
 
 from benchmarks.calibration.changes import (
     TINY,
@@ -34,8 +35,7 @@ from driftscope.findings.rules_changes import (
     severity_of,
     worst_drop,
 )
-from driftscope.pipeline import conclude, summarise
-from driftscope.trace.reader import read_trace
+from driftscope.pipeline import conclude
 
 pytestmark = pytest.mark.slow
 
@@ -104,14 +104,11 @@ def test_longer_answers_are_no_drop_of_the_drafter(tmp_path: Path) -> None:
     longer = Truth(requests=200, rounds=8, longer=(0.5, 8.0), along=-0.35, between=0.3)
     same = replace(longer, longer=None, change=(0.5, -1.0))
     for truth, word in ((longer, "answer length"), (same, "")):
-        path = simulate(tmp_path / (word or "drop"), truth)
-        found = _findings(summarise(read_trace(path), "run"))["acceptance_drops"]
+        found = _findings(summary_of(tmp_path / (word or "drop"), truth))["acceptance_drops"]
         assert (found.answer is Answer.CANNOT_TELL) == bool(word)
         assert found.severity is Severity.MEDIUM, "a fifth is lost, whatever the reason"
-        assert ("the earlier and the later requests also differ in" in found.statement) == bool(
-            word
-        )
-        assert word in found.statement
+        differ = "the earlier and the later requests also differ in" in found.statement
+        assert differ == bool(word) and word in found.statement
 
 
 BUSIER = Truth(
@@ -130,7 +127,7 @@ BUSIER = Truth(
 
 
 def test_traffic_that_costs_a_fifth_asks_for_a_look(tmp_path: Path) -> None:
-    run = summarise(read_trace(simulate(tmp_path / "run", BUSIER)), "run")
+    run = summary_of(tmp_path / "run", BUSIER)
     conclusions = conclude([run])
     found = {finding.id: finding for finding in conclusions.findings}
     assert not {"acceptance_drops", "healthy"} & set(found)
@@ -143,8 +140,7 @@ def test_traffic_that_costs_a_fifth_asks_for_a_look(tmp_path: Path) -> None:
 
 
 def test_traffic_that_costs_less_is_for_information(tmp_path: Path) -> None:
-    milder = replace(BUSIER, batch=-0.2)
-    run = summarise(read_trace(simulate(tmp_path / "run", milder)), "run")
+    run = summary_of(tmp_path / "run", replace(BUSIER, batch=-0.2))
     assert _findings(run)["acceptance_moves"].severity is Severity.INFO
 
 
@@ -182,13 +178,12 @@ def test_traffic_that_changes_as_a_whole_cannot_be_told_from_the_drafter(whole: 
 
 def test_a_drop_is_told_with_what_is_left_at_the_same_mix(tmp_path: Path) -> None:
     truth = Truth(requests=160, rounds=20, change=(0.5, -1.5))
-    run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run")
+    run = summary_of(tmp_path / "run", truth)
     drop = _findings(run)["acceptance_drops"]
     assert "at the same mix of requests" in drop.statement
     assert drop.evidence["kept_high"] < 0.9
     assert "does not say which requests belong to one session" in drop.because
-    steady = replace(truth, change=None)
-    flat = summarise(read_trace(simulate(tmp_path / "flat", steady)), "run")
+    flat = summary_of(tmp_path / "flat", replace(truth, change=None))
     assert not {"acceptance_drops", "acceptance_moves"} & set(_findings(flat))
 
 
@@ -198,7 +193,7 @@ def test_a_fall_that_another_run_shows_on_the_same_prompts_is_theirs(
 ) -> None:
     truth = Truth(requests=96, rounds=12, change=(0.5, -1.5))
     runs = [
-        summarise(read_trace(simulate(tmp_path / name, made)), name)
+        summary_of(tmp_path / name, made)
         for name, made in (
             ("run", truth),
             ("other", replace(truth, seed=9001, change=(0.5, elsewhere))),
@@ -217,20 +212,13 @@ def test_a_fall_that_another_run_shows_on_the_same_prompts_is_theirs(
 def test_prompts_that_do_not_decide_are_told_with_how_many_would() -> None:
     made = [found for found in _made(WORLDS["other traffic, canary"]) if found]
     told = [explanation_of(found) for found in made if moves(found)]
-    unsure = [
-        explanation
-        for explanation in told
-        if explanation and "neither confirm nor exclude" in explanation.why
-    ]
-    assert unsure
-    assert all(
-        "on both sides of the change would decide" in explanation.advice for explanation in unsure
-    )
+    unsure = [one.advice for one in told if one and "neither confirm nor exclude" in one.why]
+    assert unsure and all("on both sides of the change would decide" in words for words in unsure)
 
 
 def test_a_drop_with_an_update_of_the_weights_names_it(tmp_path: Path) -> None:
     truth = Truth(requests=240, rounds=12, change=(0.5, -1.5), updates=(0.2, 0.5))
-    run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run", by="weights")
+    run = summary_of(tmp_path / "run", truth, by="weights")
     drop = _findings(run)["acceptance_drops"]
     assert drop.title == "Acceptance drops with an update of the weights"
     assert "the target got other weights at 20" in drop.statement
@@ -261,6 +249,6 @@ def test_an_update_is_named_only_if_the_fall_comes_with_it_by_more_than_chance(
     tmp_path: Path, updates: tuple[float, ...], change: float, named: bool | None
 ) -> None:
     truth = Truth(requests=400, rounds=12, change=(0.5, change), updates=updates)
-    found = _findings(summarise(read_trace(simulate(tmp_path / "run", truth)), "run"))
+    found = _findings(summary_of(tmp_path / "run", truth))
     drop = found.get("acceptance_drops")
     assert (drop and bool(drop.evidence["update"])) is named

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.runs import Spec, write_run
-from support.simulate import Cost, Prompts, Truth, simulate
+from support.analyses import written
+from support.runs import Spec
+from support.simulate import Cost, Prompts, Truth
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.catalogue import CATALOGUE, ranked
@@ -20,7 +22,6 @@ from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.findings.first_screen import State
 from driftscope.pipeline import Analysis, Inputs, conclude, measure, summarise
 from driftscope.trace.manifest import FED_AFTER, FED_BEFORE
-from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.slow
 
@@ -76,89 +77,77 @@ APART = (
 )
 LONG = (Prompts(tokens=(200, 400)), Prompts(tokens=(4000, 8000)))
 
+
+def _case(**changes: Any) -> tuple[Truth]:
+    """Return the case of one run, which differs from HEALTHY in this."""
+    return (replace(HEALTHY, **changes),)
+
+
 PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] = {
-    "hidden_state_grows": ((replace(HEALTHY, growth=1.6, norm_output=False),), (HEALTHY,)),
-    "hidden_state_stable": ((HEALTHY,), (replace(HEALTHY, growth=1.4, norm_output=False),)),
+    "hidden_state_grows": (_case(growth=1.6, norm_output=False), _case()),
+    "hidden_state_stable": (_case(), _case(growth=1.4, norm_output=False)),
     "fed_unlike_input": (
         (replace(FALLING, norm_output=False, fed_state=FED_BEFORE, fed=14.0, growth=1.02),),
         (replace(FALLING, norm_output=True, fed_state=FED_AFTER, fed=14.0, growth=1.02),),
     ),
     "attention_moves_to_chain": (
-        (replace(HEALTHY, self_last=0.25, near=0.03),),
-        (replace(HEALTHY, self_last=0.25, near=0.25),),
+        _case(self_last=0.25, near=0.03),
+        _case(self_last=0.25, near=0.25),
     ),
-    "sink_lost": ((replace(HEALTHY, sink=(0.46, 0.08)),), (replace(HEALTHY, sink=(0.46, 0.40)),)),
-    "no_sink": ((replace(HEALTHY, sink=(0.02, 0.01)),), (HEALTHY,)),
+    "sink_lost": (_case(sink=(0.46, 0.08)), _case(sink=(0.46, 0.40))),
+    "no_sink": (_case(sink=(0.02, 0.01)), _case()),
     "captured_layers_unbalanced": (
-        (replace(HEALTHY, aux=(1.0, 4.0, 15.0)),),
-        (replace(HEALTHY, aux=(1.0, 4.0, 15.0), aux_norm=(1.0, 1.1, 1.2)),),
+        _case(aux=(1.0, 4.0, 15.0)),
+        _case(aux=(1.0, 4.0, 15.0), aux_norm=(1.0, 1.1, 1.2)),
     ),
     "wrong_tokens": (
-        (
-            replace(
-                HEALTHY,
-                conditional=(0.01, 0.01, 0.01, 0.01),
-                prompts=(Prompts(temperature=0.7),),
-                samples_wrongly=True,
-            ),
+        _case(
+            conditional=(0.01, 0.01, 0.01, 0.01),
+            prompts=(Prompts(temperature=0.7),),
+            samples_wrongly=True,
         ),
-        (replace(HEALTHY, prompts=(Prompts(temperature=0.0),), samples_wrongly=True),),
+        _case(prompts=(Prompts(temperature=0.0),), samples_wrongly=True),
     ),
-    "acceptance_simulated": (
-        (replace(HEALTHY, verification="simulated"),),
-        (replace(HEALTHY, verification="exact"),),
-    ),
+    "acceptance_simulated": (_case(verification="simulated"), _case(verification="exact")),
     "nothing_accepted": (
-        (replace(HEALTHY, conditional=(0.01, 0.01, 0.01, 0.01), between=0.0, within=0.0),),
-        (replace(HEALTHY, conditional=(0.2, 0.01, 0.01, 0.01)),),
+        _case(conditional=(0.01, 0.01, 0.01, 0.01), between=0.0, within=0.0),
+        _case(conditional=(0.2, 0.01, 0.01, 0.01)),
     ),
     "acceptance_low": (
-        (replace(HEALTHY, conditional=(0.15, 0.5, 0.5, 0.5)),),
-        (replace(HEALTHY, conditional=(0.5, 0.5, 0.5, 0.5)),),
+        _case(conditional=(0.15, 0.5, 0.5, 0.5)),
+        _case(conditional=(0.5, 0.5, 0.5, 0.5)),
     ),
     "acceptance_falls": (
-        (replace(HEALTHY, conditional=(0.8, 0.1, 0.5, 0.5), between=0.0, within=0.0),),
-        (replace(HEALTHY, conditional=(0.85, 0.82, 0.8, 0.8)),),
+        _case(conditional=(0.8, 0.1, 0.5, 0.5), between=0.0, within=0.0),
+        _case(conditional=(0.85, 0.82, 0.8, 0.8)),
     ),
     "acceptance_dies": (
-        (replace(HEALTHY, conditional=(0.7, 0.3, 0.02, 0.02), between=0.0, within=0.0),),
-        (HEALTHY,),
+        _case(conditional=(0.7, 0.3, 0.02, 0.02), between=0.0, within=0.0),
+        _case(),
     ),
     "looks_like_a_loop": (
-        (replace(HEALTHY, conditional=(0.9999,) * 4, between=0.0, within=0.0, rounds_spread=0.0),),
-        (HEALTHY,),
+        _case(conditional=(0.9999,) * 4, between=0.0, within=0.0, rounds_spread=0.0),
+        _case(),
     ),
-    "long_context_collapse": (
-        (replace(HEALTHY, prompts=LONG, context=-0.9),),
-        (replace(HEALTHY, prompts=LONG),),
-    ),
-    "template_sensitivity": ((replace(HEALTHY, prompts=TWO),), (replace(HEALTHY, prompts=ONE),)),
-    "context_or_label": ((replace(HEALTHY, prompts=APART),), (replace(HEALTHY, prompts=TWO),)),
+    "long_context_collapse": (_case(prompts=LONG, context=-0.9), _case(prompts=LONG)),
+    "template_sensitivity": (_case(prompts=TWO), _case(prompts=ONE)),
+    "context_or_label": (_case(prompts=APART), _case(prompts=TWO)),
     "region_costs": (
-        (replace(HEALTHY, regions={"prose": (0.7, 0.0), "json": (0.3, -2.0)}),),
-        (replace(HEALTHY, regions={"prose": (0.7, 0.0), "json": (0.3, 0.0)}),),
+        _case(regions={"prose": (0.7, 0.0), "json": (0.3, -2.0)}),
+        _case(regions={"prose": (0.7, 0.0), "json": (0.3, 0.0)}),
     ),
     "boundary_dip": (
-        (replace(HEALTHY, regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}, boundary=-2.0),),
-        (replace(HEALTHY, regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}),),
+        _case(regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}, boundary=-2.0),
+        _case(regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}),
     ),
-    "rank_differs": (
-        (replace(HEALTHY, rank_state=1.3),),
-        (replace(HEALTHY, rank_state=1.0),),
-    ),
+    "rank_differs": (_case(rank_state=1.3), _case(rank_state=1.0)),
     "replica_differs": (
-        (replace(HEALTHY, requests=160, replicas=2, replica_shift=-1.5),),
-        (replace(HEALTHY, requests=160, replicas=2),),
+        _case(requests=160, replicas=2, replica_shift=-1.5),
+        _case(requests=160, replicas=2),
     ),
-    "acceptance_decays": ((replace(HEALTHY, requests=120, decay=-2.0),), (HEALTHY,)),
-    "acceptance_drops": (
-        (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),
-        (replace(HEALTHY, requests=120, decay=-2.0),),
-    ),
-    "acceptance_moves": (
-        (replace(HEALTHY, requests=128, batches=(*(1,) * 64, *(8,) * 8), batch=-0.8),),
-        (HEALTHY,),
-    ),
+    "acceptance_decays": (_case(requests=120, decay=-2.0), _case()),
+    "acceptance_drops": (_case(requests=120, change=(0.6, -1.5)), _case(requests=120, decay=-2.0)),
+    "acceptance_moves": (_case(requests=128, batches=(*(1,) * 64, *(8,) * 8), batch=-0.8), _case()),
     "slower_than_none": (
         (Baseline(replace(SLOW, k_zero_above=0)), SLOW),
         (Baseline(NONE), HEALTHY),
@@ -177,16 +166,13 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (HEALTHY, replace(HEALTHY, mode="full graphs", seed=3)),
     ),
     "drafts_missing": (
-        (replace(HEALTHY, undrafted={"no_draft": 0.1}),),
-        (replace(HEALTHY, k_zero_above=2, undrafted={"structured_output": 0.3}),),
+        _case(undrafted={"no_draft": 0.1}),
+        _case(k_zero_above=2, undrafted={"structured_output": 0.3}),
     ),
-    "drafts_left_out": (
-        (replace(HEALTHY, k_zero_above=2),),
-        (replace(HEALTHY, undrafted={"no_draft": 0.1}),),
-    ),
+    "drafts_left_out": (_case(k_zero_above=2), _case(undrafted={"no_draft": 0.1})),
     "structured_output_loses_drafts": (
-        (replace(HEALTHY, undrafted={"structured_output": 0.1}),),
-        (replace(HEALTHY, undrafted={"preempted": 0.1}),),
+        _case(undrafted={"structured_output": 0.1}),
+        _case(undrafted={"preempted": 0.1}),
     ),
     "runs_part": (
         (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
@@ -197,64 +183,50 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
     ),
     "confidence_off": (
-        (replace(HEALTHY, conditional=(0.7, 0.6, 0.6, 0.6), miscalibration=0.5),),
-        (replace(HEALTHY, conditional=(0.7, 0.6, 0.6, 0.6)),),
+        _case(conditional=(0.7, 0.6, 0.6, 0.6), miscalibration=0.5),
+        _case(conditional=(0.7, 0.6, 0.6, 0.6)),
     ),
     "confidence_moves": (
         (replace(FALLING, requests=120, miscalibration=0.5, miscalibrated_from=0.5),),
-        (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),
+        _case(requests=120, change=(0.6, -1.5)),
     ),
     "near_misses": (
-        (replace(HEALTHY, conditional=(0.6,) * 4, among_best=0.8),),
-        (replace(HEALTHY, conditional=(0.6,) * 4, among_best=0.5, seed=1),),
+        _case(conditional=(0.6,) * 4, among_best=0.8),
+        _case(conditional=(0.6,) * 4, among_best=0.5, seed=1),
     ),
-    "healthy": (
-        (replace(HEALTHY, k=1),),
-        (replace(HEALTHY, growth=1.4, norm_output=False),),
-    ),
+    "healthy": (_case(k=1), _case(growth=1.4, norm_output=False)),
 }
 """Id -> the case on which it must speak, the one on which it must be silent."""
 
 Analyse = Callable[..., Analysis]
 
 
-class _Summaries:
-    """Summaries of simulated runs, each of which is written and read once: most cases change one
-    thing of a run that others take as it is."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._runs: dict[str, Path] = {}
-        self._summaries: dict[tuple[str, str], RunSummary] = {}
-
-    def path(self, run: Run) -> Path:
-        name = repr(run)
-        if name not in self._runs:
-            path = self._folder / f"{len(self._runs)}"
-            written = write_run(path, run) if isinstance(run, Spec) else simulate(path, run)
-            self._runs[name] = written
-        return self._runs[name]
-
-    def summary(self, run: Run, label: str) -> RunSummary:
-        key = repr(run), label
-        if key not in self._summaries:
-            self._summaries[key] = summarise(read_trace(self.path(run)), label)
-        return self._summaries[key]
-
-
 @pytest.fixture(scope="module")
 def analyse(tmp_path_factory: pytest.TempPathFactory) -> Analyse:
-    of = _Summaries(tmp_path_factory.mktemp("catalogue"))
+    """Analyse runs, each of which is written and read once: most cases change one thing of a run
+    that others take as it is."""
+    folder = tmp_path_factory.mktemp("catalogue")
+    paths: dict[str, Path] = {}
+    summaries: dict[tuple[str, str], RunSummary] = {}
 
-    def run(*case: Run | Baseline) -> Analysis:
+    def path(run: Run) -> Path:
+        if repr(run) not in paths:
+            paths[repr(run)] = written(folder / f"{len(paths)}", run)
+        return paths[repr(run)]
+
+    def summary(run: Run, label: str) -> RunSummary:
+        if (key := (repr(run), label)) not in summaries:
+            summaries[key] = summarise(path(run), label)
+        return summaries[key]
+
+    def analysis(*case: Run | Baseline) -> Analysis:
         baseline = None
         if isinstance(case[0], Baseline):
-            inputs = Inputs(sources=(), labels=(), baseline=of.path(case[0].run))
+            inputs = Inputs(sources=(), labels=(), baseline=path(case[0].run))
             baseline, case = measure(inputs).baseline, case[1:]
-        runs = [of.summary(world, f"run{n}") for n, world in enumerate(case)]  # type: ignore[arg-type]
-        return conclude(runs, baseline=baseline)
+        return conclude([summary(run, f"run{n}") for n, run in enumerate(case)], baseline=baseline)
 
-    return run
+    return analysis
 
 
 def _about_last(found: Analysis, name: str) -> list[Finding]:
@@ -271,13 +243,9 @@ def test_it_speaks_on_one_run_and_not_on_the_other(analyse: Analyse, name: str) 
     speaks, silent = PAIRS[name]
     loud = analyse(*speaks)
     (finding,) = _about_last(loud, name)
-    assert finding.statement
-    assert finding.advice
-    assert finding.because
-    assert finding.evidence
+    assert all((finding.statement, finding.advice, finding.because, finding.evidence))
     assert CATALOGUE[name].need.met(loud.cases[-1])
-    quiet = analyse(*silent)
-    assert not _about_last(quiet, name)
+    assert not _about_last(analyse(*silent), name)
 
 
 def test_a_healthy_run_has_good_news_only(analyse: Analyse) -> None:
@@ -373,10 +341,8 @@ def test_slower_than_none_says_by_which_means(analyse: Analyse) -> None:
 
 def test_a_change_of_mix_is_no_sure_decay(analyse: Analyse) -> None:
     """The second half of the run has other requests, which alone makes it accept less."""
-    spec = Spec(
-        requests=80, conditional=(0.9,) * 4, labels=("easy",) * 40 + ("hard",) * 40, growth=1.0
-    )
-    found = analyse(spec)
+    labels = ("easy",) * 40 + ("hard",) * 40
+    found = analyse(Spec(requests=80, conditional=(0.9,) * 4, labels=labels, growth=1.0))
     assert not _about_last(found, "acceptance_decays")
 
 
@@ -387,9 +353,7 @@ def test_an_entry_explains_itself(entry: object) -> None:
     assert isinstance(entry, Entry)
     assert entry.meaning.endswith(".")
     assert entry.need.words
-    for threshold in entry.thresholds:
-        assert threshold.source
-        assert threshold.means
+    assert all(threshold.source and threshold.means for threshold in entry.thresholds)
 
 
 def test_no_drafter_is_called_healthy_by_a_length_without_interval(analyse: Analyse) -> None:

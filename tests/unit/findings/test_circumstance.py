@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.simulate import Truth, simulate
+from support.analyses import summary_of
+from support.simulate import Truth
 
 from benchmarks.calibration.causes import (
     FARTHER,
@@ -29,8 +30,7 @@ from driftscope.analysis.statistics.strata import Cells, context_within_label, l
 from driftscope.findings.catalogue import CATALOGUE
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.findings.rules_circumstances import region_costs
-from driftscope.pipeline import Analysis, conclude, summarise
-from driftscope.trace.reader import read_trace
+from driftscope.pipeline import Analysis, conclude
 
 TRIALS = 30
 
@@ -41,17 +41,12 @@ def test_a_cause_is_named_where_it_is_and_can_be_separated_and_nowhere_else(worl
     assert not rules_of_run.breaches([rules_of_run.row(world, TRIALS)], TRIALS)
 
 
-def _analysed(run: Path) -> Analysis:
-    return conclude([summarise(read_trace(run), "run")])
-
-
 def _found(analysis: Analysis, name: str) -> list[Finding]:
     return [finding for finding in analysis.findings if finding.id == name]
 
 
 def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
-    truth = two_labels(SHORT, LONG, HARDER)
-    analysis = _analysed(simulate(tmp_path / "run", truth))
+    analysis = conclude([summary_of(tmp_path / "run", two_labels(SHORT, LONG, HARDER))])
     (finding,) = _found(analysis, "context_or_label")
     assert finding.severity is Severity.INFO
     assert finding.confidence is Trust.LOW
@@ -66,13 +61,11 @@ def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
 def test_a_trace_gives_what_the_simulated_groups_give(tmp_path: Path) -> None:
     """The worlds above are sums without files: the same run, read from a trace, agrees."""
     truth = two_labels(LOWER, UPPER, HARDER, context=FARTHER)
-    read = summarise(read_trace(simulate(tmp_path / "run", truth)), "run").groups
+    read = summary_of(tmp_path / "run", truth).groups
     drawn = groups_of(truth)
     (mine,), (theirs,) = read.labels_within_context, drawn.labels_within_context
     pairs = [(mine, theirs), (read.context_within_label, drawn.context_within_label)]
     for a, b in pairs:
-        assert a is not None
-        assert b is not None
         assert (a.first, a.second, a.strata) == (b.first, b.second, b.strata)
         assert (a.kept, a.p) == pytest.approx((b.kept, b.p))
     assert read.contexts_of_labels == drawn.contexts_of_labels
@@ -121,9 +114,7 @@ def test_long_contexts_in_which_nothing_is_accepted_collapse() -> None:
         request=request, label=np.zeros(80, int), context=context, tokens=tokens, rounds=rounds
     )
     found = context_within_label(cells, ["short", "long"], ["chat"])
-    assert found is not None
     assert found.kept == 0
-    assert found.kept_interval is not None
     assert found.kept_interval.high < 0.01
 
 
@@ -163,21 +154,15 @@ def of(json_share: float, shift: float) -> Truth:
 
 
 @pytest.mark.slow
-def test_a_kind_that_is_the_exception_and_accepts_less_is_named() -> None:
-    found = region_costs(case_of_text(of(0.25, -1.6)))
-    assert found is not None
-    assert found.statement.startswith("in JSON (")
-    assert found.evidence["share_of_rounds"] < 0.5
-    assert found.severity == "info"
-
-
-@pytest.mark.slow
-def test_the_most_frequent_kind_may_be_the_one_that_accepts_less() -> None:
-    found = region_costs(case_of_text(of(0.1, 1.6)))
-    assert found is not None
-    assert found.statement.startswith("in prose (")
-    assert found.evidence["share_of_rounds"] > 0.5
-    assert found.severity == "info"
+@pytest.mark.parametrize(
+    ("json_share", "shift", "words"), [(0.25, -1.6, "in JSON ("), (0.1, 1.6, "in prose (")]
+)
+def test_a_kind_that_accepts_less_is_named_be_it_the_exception_or_the_most_frequent_one(
+    json_share: float, shift: float, words: str
+) -> None:
+    found = region_costs(case_of_text(of(json_share, shift)))
+    assert found.statement.startswith(words) and found.severity == "info"
+    assert (found.evidence["share_of_rounds"] < 0.5) is (words == "in JSON (")
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from support.analyses import analysis_of
-from support.runs import Spec, write_run
-from support.simulate import Prompts, Truth, simulate
+from support.analyses import analysis_of, finding_ids, summary_of, written
+from support.runs import Spec
+from support.simulate import Prompts, Truth
 
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.statistics.intervals import Interval
@@ -47,40 +47,36 @@ EVEN = Spec(
 FALLING = Spec(
     conditional=(0.9, 0.9, 0.4, 0.4), growth=1.0, self_last=0.05, seed=8, drafter="falls"
 )
-DEAD = Spec(conditional=(0.0, 0.0, 0.0, 0.0), rounds=30)
+DEAD = Spec(conditional=(0.0,) * 4, rounds=30)
 Run = Callable[..., RunSummary]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    def one(
-        spec: Spec, label: str = "run", *, ms: tuple[float, float, float] | None = None
-    ) -> RunSummary:
-        made = summarise(read_trace(write_run(tmp_path / label, spec)), label)
-        return made if ms is None else replace(made, latency=_latency(*ms))
+    def one(spec: Spec, label: str = "run", *, ms: float | None = None) -> RunSummary:
+        made = summary_of(tmp_path / label, spec)
+        return made if ms is None else replace(made, latency=_latency(ms))
 
     return one
 
 
-def _latency(low: float, middle: float, high: float) -> Latency:
-    spread = Interval(low=low / 1000, high=high / 1000)
-    return Latency(ttft_s=0.01, tpot_s=middle / 1000, tpot_s_interval=spread)
+def _latency(milliseconds: float) -> Latency:
+    seconds = milliseconds / 1000
+    spread = Interval(low=0.95 * seconds, high=1.05 * seconds)
+    return Latency(ttft_s=0.01, tpot_s=seconds, tpot_s_interval=spread)
 
 
-def _without(run: RunSummary, low: float, middle: float, high: float) -> BaselineRun:
-    latency = _latency(low, middle, high)
-    return BaselineRun(
+def _beside_none(run: RunSummary, mine_ms: float, without_ms: float) -> Analysis:
+    """Return a run that is compared with one without speculation."""
+    plain = BaselineRun(
         label="baseline",
         manifest=run.manifest,
         requests=40,
-        latency=latency,
+        latency=_latency(without_ms),
         cells=(),
         side=run.side,
     )
-
-
-def _screen(found: Analysis) -> FirstScreen:
-    return found.screen
+    return conclude([replace(run, latency=_latency(mine_ms))], baseline=plain)
 
 
 def _lines(screen: FirstScreen) -> dict[Topic, str]:
@@ -88,8 +84,7 @@ def _lines(screen: FirstScreen) -> dict[Topic, str]:
 
 
 def test_speeds_that_overlap_are_neither(run: Run) -> None:
-    mine = run(EVEN, ms=(9.0, 10.0, 11.0))
-    screen = _screen(conclude([mine], baseline=_without(mine, 9.0, 10.1, 11.2)))
+    screen = _beside_none(run(EVEN), 10.0, 10.1).screen
     (claim,) = (answer for answer in screen.answers if answer.topic is Topic.PAYS)
     assert claim.answer is Answer.CANNOT_TELL
     assert claim.statement.startswith("whether speculation pays cannot be told: 1.01× as fast")
@@ -105,28 +100,26 @@ def test_a_drafter_that_pays_and_does_not_drift_is_healthy(
     run: Run, spec: Spec, state: State
 ) -> None:
     """Acceptance alone cannot tell that nothing is lost; attention by distance can."""
-    mine = run(spec, ms=(9.5, 10.0, 10.5))
-    screen = _screen(conclude([mine], baseline=_without(mine, 19.0, 20.0, 21.0)))
+    screen = _beside_none(run(spec), 10.0, 20.0).screen
     assert (screen.state, dict(screen.marks)[Topic.WHERE]) == (state, Answer.CANNOT_TELL)
 
 
 @pytest.mark.parametrize(
     ("without", "beside"),
-    [((10.3, 10.8, 11.3), "10.8 ms (−7%, not certain)"), ((19.0, 20.0, 21.0), "20.0 ms (−50%)")],
+    [(10.8, "10.8 ms (−7%, not certain)"), (20.0, "20.0 ms (−50%)")],
 )
 def test_a_change_beside_the_time_is_called_uncertain_if_it_is(
-    run: Run, without: tuple[float, float, float], beside: str
+    run: Run, without: float, beside: str
 ) -> None:
-    mine = run(EVEN, ms=(9.5, 10.0, 10.5))
-    screen = _screen(conclude([mine], baseline=_without(mine, *without)))
+    screen = _beside_none(run(EVEN), 10.0, without).screen
     assert screen.figures[0].reference == f"without speculation {beside}"
 
 
 def test_the_faster_of_two_runs_and_its_option(run: Run) -> None:
-    runs = run(FALLING, "old", ms=(12.5, 13.0, 13.5)), run(EVEN, "new", ms=(9.2, 9.6, 10.0))
-    screen = _screen(conclude(runs))
+    runs = run(FALLING, "old", ms=13.0), run(EVEN, "new", ms=9.6)
+    screen = conclude(runs).screen
     assert screen.headline == (
-        "new: serves 35% faster than old (17% to 57%; 9.6 ms per token, compared with 13.0 ms)."
+        "new: serves 35% faster than old (16% to 58%; 9.6 ms per token, compared with 13.0 ms)."
     )
     assert screen.state is State.ACT
     assert (
@@ -139,8 +132,8 @@ def test_the_faster_of_two_runs_and_its_option(run: Run) -> None:
 
 def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: Run) -> None:
     other = replace(EVEN, prompt_tokens=200)
-    runs = run(FALLING, "old", ms=(10.5, 11.0, 11.5)), run(other, "new", ms=(9.2, 9.6, 10.0))
-    screen = _screen(conclude(runs))
+    runs = run(FALLING, "old", ms=11.0), run(other, "new", ms=9.6)
+    screen = conclude(runs).screen
     against = [answer for answer in screen.answers if answer.reference]
     assert [answer.answer for answer in against] == [Answer.CANNOT_TELL] * 2
     assert all("but the runs also differ in prompts" in answer.statement for answer in against)
@@ -152,8 +145,8 @@ def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: R
 
 
 def test_runs_of_equal_speed_are_told_by_acceptance(run: Run) -> None:
-    runs = run(EVEN, "old", ms=(9.0, 10.0, 11.0)), run(FALLING, "new", ms=(9.0, 10.0, 11.0))
-    screen = _screen(conclude(runs))
+    runs = run(EVEN, "old", ms=10.0), run(FALLING, "new", ms=10.0)
+    screen = conclude(runs).screen
     assert screen.headline.startswith("new: acceptance is worse than old's: 3.18 tokens")
     assert "new: acceptance falls along the chain, by " in _lines(screen)[Topic.WHERE]
     assert screen.actions[0].short_advice.startswith(
@@ -166,7 +159,7 @@ def test_few_pairs_cannot_tell_and_name_how_many_would(run: Run) -> None:
     runs = run(small, "old"), run(replace(small, seed=9), "new")
     (claim,) = (
         answer
-        for answer in _screen(conclude(runs)).answers
+        for answer in conclude(runs).screen.answers
         if answer.topic is Topic.ACCEPTANCE and answer.reference
     )
     assert claim.answer is Answer.CANNOT_TELL
@@ -174,7 +167,6 @@ def test_few_pairs_cannot_tell_and_name_how_many_would(run: Run) -> None:
 
 
 def _sampled(run: RunSummary, temperature: float, *, wrongly: bool) -> RunSummary:
-    assert run.side is not None and run.side.requests is not None
     asked = np.full(len(run.side.requests), temperature)
     side = replace(run.side, requests=replace(run.side.requests, temperature=asked))
     return replace(run, side=side, manifest=replace(run.manifest, samples_wrongly=wrongly))
@@ -184,24 +176,24 @@ def test_wrong_tokens_are_said_first_and_nothing_of_the_drafter(run: Run) -> Non
     """Even of one request; and a good run beside it is told by its own figure."""
     wrong = _sampled(run(replace(DEAD, requests=1)), 0.7, wrongly=True)
     found = conclude([wrong])
-    screen = _screen(found)
+    screen = found.screen
     assert screen.state is State.ACT
     assert screen.headline == (
         "The engine returns wrong tokens at temperature > 0: this run says nothing about the "
         "drafter."
     )
-    assert [finding.id for finding in found.findings] == ["wrong_tokens"]
+    assert finding_ids(found) == ["wrong_tokens"]
     assert not screen.lines
     assert screen.actions[0].short_advice.startswith("Send requests at temperature 0,")
     both = conclude([wrong, run(EVEN, "good")])
     assert not any("run" in finding.runs and "good" in finding.runs for finding in both.findings)
-    beside = _screen(both)
+    beside = both.screen
     assert beside.headline.startswith("run: the engine returns wrong tokens")
     assert "and a round yields" in _lines(beside)[Topic.ACCEPTANCE]
 
 
 def test_what_holds_for_both_runs_stands_once(run: Run) -> None:
-    lines = dict(_screen(conclude([run(EVEN, "old"), run(FALLING, "new")])).lines)
+    lines = dict(conclude([run(EVEN, "old"), run(FALLING, "new")]).screen.lines)
     assert lines[Topic.PAYS][1] == (
         "old and new: whether speculation pays is not known, because there is no run without it."
     )
@@ -216,16 +208,16 @@ def test_the_published_pattern_without_norm_is_drift_and_with_it_is_none(run: Ru
     assert moves.answer is Answer.NO
     assert moves.statement.startswith("at depth 4 the last 3 tokens get +17.0 points")
     assert moves.statement.endswith("it moves to the drafter's own guesses")
-    assert _screen(found).state is State.LOOK
+    assert found.screen.state is State.LOOK
     after = replace(EVEN, sink=(0.11, 0.10), near=0.50, self_last=0.53)
-    screen = _screen(conclude([run(after, "after")]))
+    screen = conclude([run(after, "after")]).screen
     assert _lines(screen)[Topic.INSIDE].startswith("Attention does not drift over depth: ")
     assert (screen.state, dict(screen.marks)[Topic.INSIDE]) == (State.NOTHING_SEEN, Answer.YES)
 
 
 def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> None:
     """Badge, cause and first action are about it."""
-    screen = _screen(conclude([run(FALLING)]))
+    screen = conclude([run(FALLING)]).screen
     assert screen.cause
     assert screen.state in (State.ACT, State.LOOK)
     title = screen.cause.partition(":")[0]
@@ -314,7 +306,6 @@ def test_every_advice_is_given_once(analysis: Analysis, output: object) -> None:
 
 GOLDEN = Path(__file__).parent / "data" / "screens.json"
 PAPER = replace(EVEN, k=8, conditional=(0.9,) * 8, requests=60)
-DEAD_WORLD = Spec(conditional=(0.0,) * 4, rounds=30)
 STEADY = Truth(
     k=4,
     requests=160,
@@ -331,69 +322,48 @@ EASY_AND_HARD = (
 )
 
 
-def _run(folder: Path, spec: Spec | Truth, change: Change | None = None) -> RunSummary:
-    path = folder / "run"
-    made = simulate(path, spec) if isinstance(spec, Truth) else write_run(path, spec)
+def _run(folder: Path, world: Spec | Truth, change: Change | None = None) -> RunSummary:
+    run = written(folder / "run", world)
     if change is not None:
-        change(made)
-    return summarise(read_trace(made), "run")
+        change(run)
+    return summarise(read_trace(run), "run")
 
 
 Change = Callable[[Path], None]
 """Change of a run directory that no parameter of a simulated run makes."""
 
 
-def _requests(change: Callable[[pa.Table], pa.Table]) -> Change:
+def _table(record: str, change: Callable[[pa.Table], pa.Table]) -> Change:
     def changed(run: Path) -> None:
-        for path in run.glob("request-*.parquet"):
+        for path in run.glob(f"{record}-*.parquet"):
             pq.write_table(change(pq.read_table(path)), path)
 
     return changed
 
 
+def _column(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
+    field = table.schema.field(name)
+    return table.set_column(table.column_names.index(name), field, pa.array(values, field.type))
+
+
 def _labels_over_time(table: pa.Table) -> pa.Table:
     """Return requests of which the first half has one label, the second half another."""
-    order = sorted(range(len(table)), key=lambda n: table["arrival_s"][n].as_py())
-    later = set(order[len(order) // 2 :])
-    labels = ["night" if n in later else "day" for n in range(len(table))]
-    at = table.schema.get_field_index("label")
-    return table.set_column(at, table.schema.field("label"), pa.array(labels, pa.string()))
+    starts = table["arrival_s"].to_pylist()
+    middle = sorted(starts)[len(starts) // 2]
+    return _column(table, "label", ["night" if start >= middle else "day" for start in starts])
 
 
 def _half_finished(table: pa.Table) -> pa.Table:
     """Return the requests that ended in the first third of the recording."""
-    ends = sorted(table["time_s"].to_pylist())
-    limit = ends[len(ends) // 3]
-    return table.filter(pa.array([end <= limit for end in table["time_s"].to_pylist()]))
+    ends = table["time_s"].to_pylist()
+    limit = sorted(ends)[len(ends) // 3]
+    return table.filter(pa.array([end <= limit for end in ends]))
 
 
-def _nan_states(run: Path) -> None:
+def _nan_states(table: pa.Table) -> pa.Table:
     """Make the state of every chain NaN, as a drafter that overflows leaves it."""
-    for path in run.glob("draft-*.parquet"):
-        table = pq.read_table(path)
-        at = table.schema.get_field_index("fed_rms")
-        none = [[float("nan")] * len(row) for row in table["fed_rms"].to_pylist()]
-        field = table.schema.field("fed_rms")
-        pq.write_table(table.set_column(at, field, pa.array(none, field.type)), path)
-
-
-def _step_latency(milliseconds: float) -> Latency:
-    seconds = milliseconds / 1000
-    spread = Interval(low=0.95 * seconds, high=1.05 * seconds)
-    return Latency(ttft_s=0.01, tpot_s=seconds, tpot_s_interval=spread)
-
-
-def _beside_none(run: RunSummary, mine_ms: float, without_ms: float) -> Analysis:
-    """Return a run that is compared with one without speculation."""
-    plain = BaselineRun(
-        label="baseline",
-        manifest=run.manifest,
-        requests=40,
-        latency=_step_latency(without_ms),
-        cells=(),
-        side=run.side,
-    )
-    return conclude([replace(run, latency=_step_latency(mine_ms))], baseline=plain)
+    lists = [[float("nan")] * len(row) for row in table["fed_rms"].to_pylist()]
+    return _column(table, "fed_rms", lists)
 
 
 def _healthy(folder: Path) -> Analysis:
@@ -418,17 +388,17 @@ SCREENS: dict[str, Callable[[Path], Analysis]] = {
         replace(PAPER, sink=(0.11, 0.10), near=0.50, self_last=0.53)
     ),
     "no masses by distance": _alone(replace(EVEN, near=0.0)),
-    "dead drafter": _alone(DEAD_WORLD),
+    "dead drafter": _alone(DEAD),
     "one request": _alone(replace(EVEN, requests=1)),
     "hard prompts look different": _alone(replace(STEADY, prompts=EASY_AND_HARD)),
-    "most requests unfinished": _alone(STEADY, _requests(_half_finished)),
+    "most requests unfinished": _alone(STEADY, _table("request", _half_finished)),
     "K by batch size": _alone(
         replace(STEADY, batches=(1, 2, 3, 6), k_by_batch=((2, 4), (4, 3), (6, 2)))
     ),
     "other traffic at night": _alone(
-        replace(STEADY, change=(0.5, -1.0)), _requests(_labels_over_time)
+        replace(STEADY, change=(0.5, -1.0)), _table("request", _labels_over_time)
     ),
-    "states are NaN": _alone(EVEN, _nan_states),
+    "states are NaN": _alone(EVEN, _table("draft", _nan_states)),
     "few sessions": _alone(replace(STEADY, sessions=8, alike=0.6, repeats=4)),
     "one kind of text accepts less": _alone(
         replace(STEADY, rounds=40, regions={"prose": (0.7, 0.0), "json": (0.3, -2.0)})

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.runs import Spec, write_run
+from support.analyses import analysis_of, summary_of
+from support.runs import Spec
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.advice import NO_SPECULATION
@@ -27,27 +28,16 @@ from driftscope.findings.rules_data import notes_on
 from driftscope.json_report import figures_of
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
-from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
+from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import UndraftedReason
 
 Analyse = Callable[..., Analysis]
 
-EASY = (0.95, 0.95, 0.95, 0.95)
-HEALTHY = Spec(conditional=EASY, growth=1.0, self_last=0.05, sink=(0.4, 0.39), norm_output=True)
-
 
 @pytest.fixture
 def analyse(tmp_path: Path) -> Analyse:
-    def run(*specs: Spec) -> Analysis:
-        traces = [read_trace(write_run(tmp_path / f"{i}", spec)) for i, spec in enumerate(specs)]
-        return analyze(Inputs(sources=traces, labels=[f"run{i}" for i in range(len(specs))]))
-
-    return run
-
-
-def _ids(found: Analysis) -> set[str]:
-    return {finding.id for finding in found.findings}
+    return lambda *specs: analysis_of(tmp_path, {f"run{n}": spec for n, spec in enumerate(specs)})
 
 
 def _one(found: Analysis, name: str) -> Finding:
@@ -99,11 +89,6 @@ def _messages(run: RunSummary) -> dict[str, str]:
     return {note.id: note.statement for note in notes_on(run) if note.affects == "acceptance"}
 
 
-def _true_conditional() -> np.ndarray:
-    marginal = TRUTH.marginal()
-    return marginal / np.append(1.0, marginal[:-1])
-
-
 def _without(trace: Trace, *records: str) -> Trace:
     return replace(trace, **{name: getattr(trace, name).slice(0, 0) for name in records})
 
@@ -112,9 +97,8 @@ def test_without_step_rows_depths_count_only_rounds_that_drafted_them(trace: Tra
     """Counted over all rounds, depth 3 would lose the rounds that drafted 2."""
     run = summarise(_without(trace, "step", "draft"), "run")
     assert not run.mixed
-    for depth in (2, 3):
-        estimate = run.acceptance.conditional[depth]
-        assert estimate == pytest.approx(_true_conditional()[depth], abs=0.03)
+    marginal = TRUTH.marginal()
+    assert run.acceptance.conditional[2:] == pytest.approx(marginal[2:] / marginal[1:-1], abs=0.03)
     assert run.acceptance.counted[2] < 0.7 * run.acceptance.marginal[2]
 
 
@@ -137,8 +121,7 @@ def test_cut_drafts_are_counted_apart_with_the_reason(trace: Trace) -> None:
 
 @pytest.mark.parametrize("reason", UndraftedReason.COUNTED)
 def test_steps_that_were_not_drafted_are_no_rejected_rounds(tmp_path: Path, reason: str) -> None:
-    plain = Truth(requests=60, rounds=30)
-    run = summarise(read_trace(simulate(tmp_path / "run", _undrafted(plain, reason))), "run")
+    run = summary_of(tmp_path / "run", Truth(requests=60, rounds=30, undrafted={reason: 0.15}))
     assert run.fallback.by_reason[reason] == run.fallback.counted > 0
     assert figures_of(run)["fallback"]["counted"] == run.fallback.counted
     message = _messages(run)["counted_undrafted"]
@@ -146,10 +129,6 @@ def test_steps_that_were_not_drafted_are_no_rejected_rounds(tmp_path: Path, reas
     accepted = run.acceptance.mean_length * run.rounds - run.rounds
     low = 1 + accepted / (run.rounds + run.fallback.counted)
     assert f"down to {low:.2f} instead of {run.acceptance.mean_length:.2f}" in message
-
-
-def _undrafted(truth: Truth, reason: str) -> Truth:
-    return replace(truth, undrafted={reason: 0.15})
 
 
 def test_length_that_goes_with_ease_is_said(trace: Trace) -> None:
@@ -188,30 +167,29 @@ OWN = WithinRequest(
 NONE = WithinRequest(
     measure=GROWTH.name, alone=_association(0.002, 0.01, 0.7, 0.08), beyond_confidence=None
 )
-OPEN = replace(OWN, alone=_association(-0.017, 0.04, 0.4, 0.11))
-MISSING = replace(OWN, alone=None)
 
 
-CLAUSES = {
-    "less": (
-        OWN,
-        (
-            "within a request, more attention on the chain itself goes with 1.7 points less "
-            "acceptance (-2.9 to -0.5)"
-        ),
-    ),
-    "no": (NONE, "acceptance within a request does not go with growth of the hidden state"),
-    "open": (OPEN, None),
-    "missing": (MISSING, None),
-}
+LESS = (
+    "within a request, more attention on the chain itself goes with 1.7 points less acceptance "
+    "(-2.9 to -0.5)"
+)
+NO = "acceptance within a request does not go with growth of the hidden state"
 
 
-@pytest.mark.parametrize("name", CLAUSES)
-def test_what_has_an_answer_has_a_clause_that_names_no_cause(name: str) -> None:
-    relation, words = CLAUSES[name]
-    found = clauses((relation,))
-    assert found == ([words] if words else [])
-    assert not any(word in str(found) for word in ("cost", "cause", "because"))
+@pytest.mark.parametrize(
+    ("relation", "words"),
+    [
+        (OWN, [LESS]),
+        (NONE, [NO]),
+        (replace(OWN, alone=_association(-0.017, 0.04, 0.4, 0.11)), []),
+        (replace(OWN, alone=None), []),
+    ],
+    ids=["less", "no", "open", "missing"],
+)
+def test_what_has_an_answer_has_a_clause_that_names_no_cause(
+    relation: WithinRequest, words: list[str]
+) -> None:
+    assert clauses((relation,)) == words
 
 
 PUBLISHED = Path(__file__).parents[1] / "metrics" / "data" / "acceptance.json"
@@ -231,13 +209,9 @@ FINDINGS = {
 }
 
 
-def _summary(folder: Path, spec: Spec, name: str = "run") -> RunSummary:
-    return summarise(read_trace(write_run(folder / name, spec)), name)
-
-
 @pytest.mark.parametrize("loss", Loss)
 def test_a_run_gets_the_list_of_its_way(tmp_path: Path, loss: Loss) -> None:
-    run = _summary(tmp_path, Spec(conditional=WAYS[loss], rounds=30))
+    run = summary_of(tmp_path / "run", Spec(conditional=WAYS[loss], rounds=30))
     assert loss_of(run) is loss
     finding = _one(conclude([run]), FINDINGS[loss])
     said = {cause.cause for cause in (*finding.causes, *finding.ruled_out)}
@@ -246,7 +220,7 @@ def test_a_run_gets_the_list_of_its_way(tmp_path: Path, loss: Loss) -> None:
 
 
 def test_a_healthy_run_gets_none(tmp_path: Path) -> None:
-    run = _summary(tmp_path, Spec(conditional=(0.8, 0.78, 0.76, 0.75), rounds=30))
+    run = summary_of(tmp_path / "run", Spec(conditional=(0.8, 0.78, 0.76, 0.75), rounds=30))
     assert loss_of(run) is None
     assert not any(f.causes for f in conclude([run]).findings)
 
@@ -272,23 +246,25 @@ def test_no_published_drafter_that_lives_is_called_low_or_falling() -> None:
 
 def test_growth_with_norm_output_on_means_that_it_is_not_applied(tmp_path: Path) -> None:
     spec = Spec(conditional=WAYS[Loss.FALLS], rounds=30, growth=3.0, norm_output=True)
-    first = _one(conclude([_summary(tmp_path, spec)]), "acceptance_falls").causes[0]
+    first = _one(conclude([summary_of(tmp_path / "run", spec)]), "acceptance_falls").causes[0]
     assert NORM_FLAGS in first.cause
     assert first.supported
     assert "does not apply the flag" in first.observed
 
 
 def test_other_layers_than_the_better_run_s_come_first(tmp_path: Path) -> None:
-    good = _summary(tmp_path, Spec(rounds=30), "good")
-    bad = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.LOW], aux_layers=(2, 3, 4)))
+    good = summary_of(tmp_path / "good", Spec(rounds=30))
+    bad = summary_of(
+        tmp_path / "run", Spec(rounds=30, conditional=WAYS[Loss.LOW], aux_layers=(2, 3, 4))
+    )
     first = _one(conclude([bad], (), good), "acceptance_low").causes[0]
     assert LAYERS in first.cause
     assert first.observed == "this run captures layers 2, 3, 4, good captures 1, 2, 3"
 
 
 def test_what_both_runs_have_in_common_is_ruled_out(tmp_path: Path) -> None:
-    good = _summary(tmp_path, Spec(rounds=30), "good")
-    bad = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.NOTHING]))
+    good = summary_of(tmp_path / "good", Spec(rounds=30))
+    bad = summary_of(tmp_path / "run", Spec(rounds=30, conditional=WAYS[Loss.NOTHING]))
     finding = _one(conclude([bad], (), good), "nothing_accepted")
     out = {cause.cause: cause.observed for cause in finding.ruled_out}
     assert any(LAYERS in cause for cause in out)
@@ -298,38 +274,29 @@ def test_what_both_runs_have_in_common_is_ruled_out(tmp_path: Path) -> None:
 
 
 def test_a_worse_run_beside_it_rules_nothing_out(tmp_path: Path) -> None:
-    worse = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.NOTHING]), "worse")
-    low = _summary(tmp_path, Spec(rounds=30, conditional=WAYS[Loss.LOW]))
+    worse = summary_of(tmp_path / "worse", Spec(rounds=30, conditional=WAYS[Loss.NOTHING]))
+    low = summary_of(tmp_path / "run", Spec(rounds=30, conditional=WAYS[Loss.LOW]))
     finding = _one(conclude([low], (), worse), "acceptance_low")
     assert not any("worse" in cause.observed for cause in (*finding.causes, *finding.ruled_out))
 
 
-DEAD = (0.0, 0.0, 0.0, 0.0)
+DEAD = WAYS[Loss.NOTHING]
 NEARLY = (1e-6, 0.5, 0.5, 0.5)
-
-
-def _analysed(folder: Path, spec: Spec) -> Analysis:
-    return conclude([summarise(read_trace(write_run(folder / "run", spec)), "run")])
-
-
-def _dead(found: Analysis) -> Finding:
-    (finding,) = (f for f in found.findings if f.id == "nothing_accepted")
-    return finding
 
 
 def test_rounds_of_few_prompts_are_not_sure(tmp_path: Path) -> None:
     """They may all be unusual, however often they are asked."""
     truth = Truth(k=4, requests=40, rounds=20, conditional=NEARLY, repeats=20)
-    run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run")
+    run = summary_of(tmp_path / "run", truth)
     assert (run.requests, run.clusters, run.noun) == (40, 2, "prompt")
-    (dead,) = (f for f in conclude([run]).findings if f.id == "nothing_accepted")
+    dead = _one(conclude([run]), "nothing_accepted")
     assert dead.confidence is Trust.MEDIUM
     assert dead.because.endswith("certain only from 5 prompts on")
 
 
-def test_none_of_so_many_rounds_is_sure(tmp_path: Path) -> None:
-    found = _analysed(tmp_path, Spec(conditional=DEAD, requests=10, rounds=SURE_ROUNDS.value // 10))
-    dead = _dead(found)
+def test_none_of_so_many_rounds_is_sure(analyse: Analyse) -> None:
+    found = analyse(Spec(conditional=DEAD, requests=10, rounds=SURE_ROUNDS.value // 10))
+    dead = _one(found, "nothing_accepted")
     assert dead.confidence is Trust.HIGH
     assert dead.evidence["marginal_first_high"] == pytest.approx(3 / SURE_ROUNDS.value, rel=0.02)
     assert "none of 300 rounds accepts a token: the rate is below 1.0%" in dead.statement
@@ -347,10 +314,10 @@ def test_none_of_so_many_rounds_is_sure(tmp_path: Path) -> None:
     [(10, 5, Trust.LOW), (10, 10, Trust.MEDIUM), (3, 200, Trust.MEDIUM)],
 )
 def test_fewer_rounds_or_requests_are_not(
-    tmp_path: Path, requests: int, rounds: int, trust: Trust
+    analyse: Analyse, requests: int, rounds: int, trust: Trust
 ) -> None:
-    spec = Spec(conditional=DEAD, requests=requests, rounds=rounds)
-    assert _dead(_analysed(tmp_path, spec)).confidence is trust
+    found = analyse(Spec(conditional=DEAD, requests=requests, rounds=rounds))
+    assert _one(found, "nothing_accepted").confidence is trust
 
 
 def test_exact_intervals_by_hand() -> None:

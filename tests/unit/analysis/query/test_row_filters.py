@@ -118,7 +118,6 @@ def test_a_segment_says_what_the_run_cut_down_to_it_says(run: Path) -> None:
         assert some.acceptance.mean_length == pytest.approx(segment.mean_length)
         assert some.acceptance.mean_length_interval == segment.mean_length_interval
         assert some.hidden.growth == pytest.approx(segment.growth)
-        assert some.attention.self_mass is not None
         assert some.attention.self_mass[-1] == pytest.approx(segment.self_mass)
 
 
@@ -144,9 +143,8 @@ def test_of_rounds_without_a_recorded_chain_the_execution_is_not_known(tmp_path:
 def test_only_the_end_of_a_run(run: Path) -> None:
     whole = _summary(run)
     half = summarise(open_run(run), "run", only=Filter(since=f"{whole.groups.duration_s / 2}s"))
-    assert 0 < half.rounds < whole.rounds
-    assert half.recording.chains < whole.recording.chains
-    assert half.requests < whole.requests
+    pairs = [(one.rounds, one.recording.chains, one.requests) for one in (half, whole)]
+    assert all(0 < some < every for some, every in zip(*pairs, strict=True))
 
 
 def test_a_time_in_words() -> None:
@@ -237,34 +235,25 @@ def by_hand(of_regions: Path) -> list[tuple[str, int | None, str]]:
     return found
 
 
-def test_rounds_are_split_by_the_region_of_their_first_drafted_token(
-    of_regions: Path,
+def _distance(since: int | None) -> str:
+    if since is None:
+        return "none before"
+    near = "0 to 3" if since < 4 else "4 to 15" if since < 16 else "16 and more"
+    return f"{near} tokens after a boundary"
+
+
+@pytest.mark.parametrize("by", ["region", "boundary", "language"])
+def test_rounds_are_split_by_the_place_of_their_first_drafted_token(
+    of_regions: Path, by: str
 ) -> None:
-    wanted = Counter(region for region, *_ in by_hand(of_regions))
-    found = _summary(of_regions, by="region").segments
-    assert {segment.label: segment.rounds for segment in found} == wanted
-
-
-def test_rounds_of_code_are_split_by_the_language_of_their_fence(of_regions: Path) -> None:
-    segments = _summary(of_regions, by="language").segments
-    found = {segment.label: segment.rounds for segment in segments}
-    assert found == Counter(language for *_, language in by_hand(of_regions))
-    assert set(found) == {"python", "rust", "no fence"}
-    code = sum(region == "code" for region, *_ in by_hand(of_regions))
-    assert found["python"] + found["rust"] == code
-
-
-def test_rounds_are_split_by_the_distance_to_the_last_boundary(of_regions: Path) -> None:
-    def name(since: int | None) -> str:
-        if since is None:
-            return "none before"
-        near = "0 to 3" if since < 4 else "4 to 15" if since < 16 else "16 and more"
-        return f"{near} tokens after a boundary"
-
-    found = _summary(of_regions, by="boundary").segments
-    assert {e.label: e.rounds for e in found} == Counter(
-        name(since) for _, since, _ in by_hand(of_regions)
-    )
+    rounds = [
+        {"region": region, "boundary": _distance(since), "language": language}
+        for region, since, language in by_hand(of_regions)
+    ]
+    found = {segment.label: segment.rounds for segment in _summary(of_regions, by=by).segments}
+    assert found == Counter(row[by] for row in rounds)
+    of_code = {row["language"] for row in rounds if row["region"] == "code"}
+    assert of_code == {"python", "rust"}
 
 
 @pytest.mark.parametrize(
@@ -300,7 +289,6 @@ def test_the_summary_compares_regions_inside_each_request(of_regions: Path) -> N
     assert {group.name: group.rounds for group in groups.region} == rounds
     kept = {pair.second: pair.kept for pair in groups.regions_within_request}
     assert kept["json"] < 0.8 < 1.0 < kept["code"]
-    assert groups.boundary_within_request is not None
     assert groups.boundary_within_request.kept < 0.9
 
 
