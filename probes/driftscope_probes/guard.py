@@ -127,8 +127,9 @@ def hook_object(holder: Any, method: str, around: Around) -> None:
 
 
 def is_hooked(holder: Any, method: str) -> bool:
-    """Return whether the method of an object's class is replaced, and not overridden below it."""
-    return hasattr(inspect.getattr_static(type(holder), method), MARK)
+    """Return whether the method of an object's class is replaced, and not overridden below it;
+    False if the class has no such method."""
+    return hasattr(inspect.getattr_static(type(holder), method, None), MARK)
 
 
 def hook_unhooked(holder: Any, method: str, around: Around) -> None:

@@ -16,7 +16,7 @@ import pytest
 import driftscope_probes
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
-from driftscope_probes.guard import CORE, Guard, hook_method, hook_object
+from driftscope_probes.guard import CORE, Guard, hook_method, hook_object, is_hooked
 
 
 @pytest.fixture
@@ -116,6 +116,7 @@ def test_one_object_is_hooked_and_no_other() -> None:
     assert other.step(2) == (2, False)
     with pytest.raises(AttributeError):
         hook_object(one, "gone", _doubled)
+    assert not is_hooked(one, "gone"), "an engine that lacks the method loads its model"
 
 
 FOLDER = Path(driftscope_probes.__file__).parent
