@@ -74,7 +74,7 @@ truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as
 	PYTHONPATH=tests $(BIN)/python -m verification.truth
 
 harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and failing, against without
-	PYTHONPATH=tests $(BIN)/python -m verification.harmless
+	PYTHONPATH=tests $(BIN)/python -m verification.truth harmless
 
 situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, captured layers, K by batch size ... against the reference, older vLLM too
 	DRIFTSCOPE_TEST_OLDER_VLLM=$$(echo $(abspath $(OLDER_IN)) | tr ' ' :) $(EVERY) tests/engines/test_situations.py tests/engines/test_deep.py
@@ -95,7 +95,7 @@ ablate: $(VENV)/installed-dev ## what each intervention changes in the shipped d
 	PYTHONPATH=.:tests $(BIN)/python -m benchmarks.calibration --only ablations
 
 broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
-	PYTHONPATH=tests $(BIN)/python -m verification.broken.table
+	$(BIN)/python -m pytest -q -s tests/verification/broken
 
 cases: $(VENV)/installed-dev ## public files, logs and checkpoints as their owners would type them, with the right answer beside (3 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.cases
@@ -133,7 +133,7 @@ sglang: $(VENV)/installed-dev $(SGLANG)/installed ## the probe in SGLang, in an 
 	$(BIN)/python -m pytest tests/engines/sglang
 
 versions: $(VENV)/installed-dev $(OLDER_IN) $(NEWER_IN) ## the same in other versions of vLLM
-	PYTHONPATH=tests $(BIN)/python -m verification.versions $(OLDER_IN) $(NEWER_IN)
+	PYTHONPATH=tests $(BIN)/python -m verification.truth $(OLDER_IN) $(NEWER_IN)
 
 kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind and option of drafters, and every class that vLLM registers, in real vLLM against a second computation
 	DRIFTSCOPE_TEST_ARCTIC=$(abspath $(ARCTIC)) $(EVERY) tests/engines/test_drafters.py

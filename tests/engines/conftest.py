@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.engine_process.job import Outcome, run_jobs
-from verification import harmless, truth
-from verification.versions import older_job, runners, version
+from verification.truth import AT_NIGHT, JOBS, WITHOUT, older_job, runners, version
 
 _GIVEN = os.environ.get("DRIFTSCOPE_TEST_OLDER_VLLM", "")
 OLDER = [Path(folder) for folder in _GIVEN.split(os.pathsep) if folder]
@@ -23,16 +22,13 @@ def at_night(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def outcomes(at_night: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Outcome by name: jobs of `truth` and `harmless` and, if there is one, an older vLLM.
+    """Outcome by name: jobs of `truth` and, if there is one, an older vLLM.
 
     All answer the same prompts greedily in float32, so that one engine without the probe stands for
     all; `make harmless` compares each with its own.
     """
-    off = {name for name, job in harmless.JOBS.items() if not job.probe} - {"v1 off"}
-    left_out = off if at_night else {*off, *truth.AT_NIGHT, *harmless.AT_NIGHT}
-    known = {**truth.JOBS, **harmless.JOBS}
-    jobs = {name: job for name, job in known.items() if name not in left_out}
+    left_out = {*WITHOUT.values(), *(() if at_night else AT_NIGHT)} - {"v1 off"}
+    jobs = {name: job for name, job in JOBS.items() if name not in left_out}
     for older in OLDER:
         jobs[version(older)] = older_job(older, runners(older)[-1], "eagle3")
-    folder: Path = tmp_path_factory.mktemp("engines")
-    return run_jobs(jobs, folder)
+    return run_jobs(jobs, tmp_path_factory.mktemp("engines"))

@@ -26,8 +26,7 @@ from verification.deep import (
     older_deep_job,
     write_deep,
 )
-from verification.truth import compare, continue_greedily
-from verification.versions import runners, version
+from verification.truth import compare, continue_greedily, runners, version
 
 from driftscope.inspect.reference.drafter import ChainKeys, load_drafter, load_target
 from driftscope.pipeline import Inputs, analyze

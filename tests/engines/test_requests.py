@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.checkpoints import TARGET, changed, write_adapter
-from support.engine_process.job import CORES, Job
+from support.engine_process.job import CORES, Job, Outcome
 from support.engine_process.scenes import (
     ABORTED,
     ADAPTER,
@@ -28,59 +28,56 @@ from support.engine_process.scenes import (
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import noted_updates
 from driftscope.pipeline import summarise
-from driftscope.regions import text_regions
+from driftscope.regions import TextRegion, text_regions
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Language, Region
 
 pytestmark = pytest.mark.vllm
-SPECIAL_TOKENS = ("<s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<pad>")
+SPECIAL = re.compile(re.escape("<s>") + r"|<\|(system|user|assistant|end)\|>|<pad>")
+EVERY = {"EVERY": "1"}
+Rows = list[dict[str, Any]]
 
 
-def _run(
-    folder: Path, runner: str, core: str, **probe: str
-) -> tuple[Path, list[list[dict[str, Any]]]]:
-    """Return the run, and the rows of the requests: first prompts, the same again, second turns."""
-    job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1", **probe})
-    told = run_scene("conversations", job, folder, core=core)
-    trace = read_trace(folder / "run")
+def _rows(run: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of the requests by their ids, without what vLLM's engine adds to them."""
+    trace = read_trace(run)
     assert not [error for status in trace.statuses for error in status.errors]
-    rows = {_given(row["request"]): row for row in trace.request.to_pylist()}
-    return folder / "run", [
-        [{**rows[_given(name)], "text": text} for name, text in outputs] for outputs in told
-    ]
+    return {row["request"].partition("-")[0]: row for row in trace.request.to_pylist()}
 
 
-def _given(name: str) -> str:
-    """Return a request's id without what vLLM's engine adds to it."""
-    return name.partition("-")[0]
+def _regions(text: str) -> list[TextRegion]:
+    return text_regions(text, [match.span() for match in SPECIAL.finditer(text)])
 
 
 RUNNERS = ("v1", "v2")
-SALTED, PLAIN = "salted", "plain"
-Run = tuple[Path, list[list[dict[str, Any]]]]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Run]:
-    """Run by kind of digests and runner; the engines of a runner have a core of their own."""
+def conversations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Rows, ...]]:
+    """Rows of first prompts, the same again and second turns, by runner."""
     folder: Path = tmp_path_factory.mktemp("conversations")
 
-    def of(runner: str, core: str) -> dict[tuple[str, str], Run]:
-        found = {(SALTED, runner): _run(folder / runner, runner, core, PROMPT_SALT="of both runs")}
-        if runner == "v1":
-            found[PLAIN, runner] = _run(folder / PLAIN, runner, core)
-        return found
+    def run(runner: str, core: str) -> tuple[Rows, ...]:
+        probe = {**EVERY, "PROMPT_SALT": "of both runs"}
+        job = Job(drafter="eagle31", runner=runner, probe=probe)
+        told = run_scene("conversations", job, folder / runner, core=core)
+        rows = _rows(folder / runner / "run")
+        known = summarise(folder / runner / "run", "run").independence
+        assert known is not None and known.seen
+        return tuple(
+            [{**rows[name.partition("-")[0]], "text": text} for name, text in outputs]
+            for outputs in told
+        )
 
     with ThreadPoolExecutor(len(RUNNERS)) as pool:
-        v1, v2 = pool.map(of, RUNNERS, CORES)
-    return {**v1, **v2}
+        return dict(zip(RUNNERS, pool.map(run, RUNNERS, CORES), strict=True))
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_equal_prompts_and_conversations_are_recognised(
-    runs: dict[tuple[str, str], Run], runner: str
+    conversations: dict[str, tuple[Rows, ...]], runner: str
 ) -> None:
-    run, (first, again, second) = runs[SALTED, runner]
+    first, again, second = conversations[runner]
     digests = [row["prompt_digest"] for row in first]
     assert len(set(digests)) == PROMPTS
     assert [row["prompt_digest"] for row in again] == digests
@@ -90,86 +87,56 @@ def test_equal_prompts_and_conversations_are_recognised(
     assert {row["session"] for row in (*first, *second)} == {"a"}
     assert {row["session"] for row in again} == {"b"}
     assert [row["pair"] for row in again] == [f"question {n}" for n in range(PROMPTS)]
-    known = summarise(run, "run").independence
-    assert known is not None and known.seen
 
 
 def test_digests_of_two_engines_are_equal_with_the_same_salt_and_only_then(
-    runs: dict[tuple[str, str], Run],
+    conversations: dict[str, tuple[Rows, ...]], outcomes: dict[str, Outcome]
 ) -> None:
     """`test_sampler.py` has two starts without a salt."""
-    v1, v2, plain = (
-        [row["prompt_digest"] for row in runs[run][1][0]]
-        for run in ((SALTED, "v1"), (SALTED, "v2"), (PLAIN, "v1"))
-    )
+    v1, v2 = ({row["prompt_digest"] for row in conversations[name][0]} for name in RUNNERS)
+    plain = {row["prompt_digest"] for row in _rows(outcomes["v1-eager eagle31"].run).values()}
     assert v1 == v2
-    assert not set(plain) & set(v1)
+    assert len(plain) > PROMPTS and not plain & v1
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_regions_are_those_of_the_text_that_the_client_sees(
-    runs: dict[tuple[str, str], Run], runner: str
+    conversations: dict[str, tuple[Rows, ...]], runner: str
 ) -> None:
-    _, every = runs[SALTED, runner]
-    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
-    for row in (row for rows in every for row in rows):
-        found = text_regions(row["text"], [match.span() for match in special.finditer(row["text"])])
+    for row in (row for rows in conversations[runner] for row in rows):
+        found = _regions(row["text"])
         assert [Region.ALL[code] for code in row["region_codes"]] == [e.region for e in found]
         languages = [Language.ALL[code] for code in row["region_languages"]]
         assert languages == [region.language for region in found]
-        assert row["region_starts"][0] == 0
-        assert max(row["region_starts"]) < row["output_tokens"]
-        begun = zip(row["region_starts"], found, strict=True)
+        starts = row["region_starts"]
+        assert starts[0] == 0 and max(starts) < row["output_tokens"]
+        begun = zip(starts, found, strict=True)
         assert row["region_boundaries"] == [start for start, region in begun if region.boundary]
-    assert {code for rows in every for row in rows for code in row["region_codes"]}
-
-
-def test_digests_and_regions_can_be_switched_off(tmp_path: Path) -> None:
-    _, every = _run(tmp_path / "off", "v1", CORES[0], PROMPT_DIGESTS="off", REGIONS="off")
-    rows = [row for rows in every for row in rows]
-    assert {row["prompt_digest"] for row in rows} == {row["conversation"] for row in rows} == {None}
-    assert {row["region_starts"] for row in rows} == {None}
-    assert {row["session"] for row in rows} == {"a", "b"}
 
 
 Said = dict[str, tuple[list[int], str]]
 
 
 def _run_stopped(folder: Path, way: str) -> tuple[Path, Said]:
-    job = Job(drafter="eagle31", probe={"EVERY": "1"}, processes=way == SIGTERM)
+    job = Job(drafter="eagle31", probe=EVERY, processes=way == SIGTERM)
     return folder / "run", run_scene("stopped", job, folder, way, survives=way != KILLED)
-
-
-def _rows(run: Path) -> dict[str, dict[str, Any]]:
-    trace = read_trace(run)
-    assert not [error for status in trace.statuses for error in status.errors]
-    return {row["request"].partition("-")[0]: row for row in trace.request.to_pylist()}
-
-
-def _names(text: str) -> list[str]:
-    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
-    return [
-        text_region.region
-        for text_region in text_regions(text, [m.span() for m in special.finditer(text)])
-    ]
 
 
 @pytest.mark.parametrize("way", [SHUTDOWN, pytest.param(SIGTERM, marks=pytest.mark.nightly), EXIT])
 def test_aborted_and_running_requests_have_regions(tmp_path: Path, way: str) -> None:
     run, said = _run_stopped(tmp_path / "run", way)
     rows = _rows(run)
-    assert set(rows) == {WHOLE, ABORTED, RUNNING}
+    reasons = {name: row["finish_reason"] for name, row in rows.items()}
+    assert reasons == {WHOLE: "length", ABORTED: "abort", RUNNING: "abort"}
     for name, row in rows.items():
         ids, text = said[name]
-        found, wanted = [Region.ALL[code] for code in row["region_codes"]], _names(text)
+        found = [Region.ALL[code] for code in row["region_codes"]]
+        wanted = [region.region for region in _regions(text)]
         if way == SIGTERM and name != WHOLE:  # the engine core goes on until it hears of the end
             assert row["output_tokens"] >= len(ids)
             assert found[: len(wanted)] == wanted
         else:
-            assert row["output_tokens"] == len(ids)
-            assert found == wanted
-    reasons = {name: row["finish_reason"] for name, row in rows.items()}
-    assert reasons == {WHOLE: "length", ABORTED: "abort", RUNNING: "abort"}
+            assert (row["output_tokens"], found) == (len(ids), wanted)
     segments = summarise(open_run(run), "run", by="region").segments
     assert {segment.label for segment in segments} <= set(Region.ALL)
 
@@ -194,6 +161,12 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return adapter, changed(folder / "other", "target", weights=_negate_last_layer)
 
 
+def _negate_last_layer(state: dict[str, Any]) -> None:
+    for name in state:
+        if ".layers.2." in name and "norm" not in name:
+            state[name] = -state[name]
+
+
 @pytest.fixture(scope="module")
 def unprobed(weights: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Answers without the probe, which are the same on both runners."""
@@ -204,7 +177,7 @@ def unprobed(weights: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 def test_adapters_and_updates_are_recorded(
     weights: tuple[Path, Path], unprobed: Any, tmp_path: Path, runner: str
 ) -> None:
-    job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"})
+    job = Job(drafter="eagle31", runner=runner, probe=EVERY)
     answers = run_scene("weights", job, tmp_path, *weights)
     assert answers == unprobed
     assert answers[0] != answers[2] == answers[3]
@@ -218,21 +191,14 @@ def test_adapters_and_updates_are_recorded(
     (update,) = noted_updates(trace.statuses)[0][-1:]
     assert update.version == VERSION
 
-    by = {part.label: part for part in summarise(run, "run", by="adapter").segments}
-    assert {name: part.requests for name, part in by.items()} == {
+    adapters = summarise(run, "run", by="adapter").segments
+    assert {part.label: part.requests for part in adapters} == {
         "(no adapter)": 3 * REQUESTS,
         ADAPTER: REQUESTS,
     }
     summary = summarise(run, "run", by="weights")
-    parts = {part.label: part for part in summary.segments}
-    assert {name: part.requests for name, part in parts.items()} == {
+    assert {part.label: part.requests for part in summary.segments} == {
         "as started": 2 * REQUESTS,
         f"after update 1 ({VERSION})": 2 * REQUESTS,
     }
     assert [update.models for update in summary.updates] == [("target",)]
-
-
-def _negate_last_layer(state: dict[str, object]) -> None:
-    for name in state:
-        if ".layers.2." in name and "norm" not in name:
-            state[name] = -state[name]  # type: ignore[operator]

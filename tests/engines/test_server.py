@@ -23,7 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, http
 from support.command import probe_answer, run_command
-from support.engine_process.job import CORES, Job, K, Outcome, engine, run_job, run_jobs
+from support.engine_process.job import Job, K, Outcome, engine, run_job, run_jobs
 from support.engine_process.scenes import run_scene
 from support.engine_process.serving import Server, serve, serve_all
 from support.waiting import free_port, until
@@ -65,10 +65,11 @@ def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """One server for each way to end: one that records no identifiers, and one for two
-    labels."""
+    """One server for each way to end: one that records no identifiers, and one for two labels,
+    without digests and regions."""
     options = {"sigint": (), "kill": ("--label", LABELS[0], "--label", LABELS[1])}
-    environs = {"sigint": {"DRIFTSCOPE_IDENTIFIERS": "off"}}
+    off = dict.fromkeys(("DRIFTSCOPE_PROMPT_DIGESTS", "DRIFTSCOPE_REGIONS"), "off")
+    environs = {"sigint": {"DRIFTSCOPE_IDENTIFIERS": "off"}, "kill": off}
     with serve_all(tmp_path_factory.mktemp("server"), options, environs) as started:
         yield started
 
@@ -192,6 +193,8 @@ def test_a_server_by_its_run_directory(servers: dict[str, Server]) -> None:
         "stopped": ("chosen", True),
         "all": (None, True),
     }
+    switched_off = ("prompt_digest", "conversation", "region_starts")
+    assert {row[name] for row in trace.request.to_pylist() for name in switched_off} == {None}
     drafted = trace.draft.to_pandas()
     drafted["name"] = [_name(name) for name in drafted.request]
     drafted = drafted[drafted.name != "req"]
@@ -282,7 +285,8 @@ def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
 
     trace = read_trace(tmp_path / "run")
     assert trace.problems == ()
-    rounds = _rows_by_request(trace.draft.to_pandas())
+    drafts = trace.draft.to_pandas().groupby("request")
+    rounds = {str(name).split("-")[0]: rows for name, rows in drafts}
     status, stop, start, second, only_a, nobody, everybody, governed = (
         [rounds.get(name, pd.DataFrame()) for name in one["ids"]] for one in said
     )
@@ -302,10 +306,6 @@ def test_changes_of_an_llm(tmp_path: Path, runner: str) -> None:
     assert answers[-1]["control"]["budget"] == 0.5
 
 
-def _rows_by_request(drafts: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    return {str(name).split("-")[0]: rows for name, rows in drafts.groupby("request")}
-
-
 TOKENS = 24
 REFUSES, DIED = "refuses", "died"
 """Collector states: not started yet, and no longer running."""
@@ -313,20 +313,15 @@ REQUESTS = 5 * 4 + 1
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def _series(port: int) -> int:
-    """Return the number of series as Prometheus counts them: every bucket, sum and count is one."""
+def _samples(port: int) -> list[tuple[str, float]]:
+    """Return name and value of every series as Prometheus counts them: buckets, sums and counts."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return sum(not line.startswith(b"#") for line in answer.read().splitlines())
+        families = text_string_to_metric_families(answer.read().decode())
+        return [(sample.name, sample.value) for family in families for sample in family.samples]
 
 
-def _scraped(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        families = list(text_string_to_metric_families(answer.read().decode()))
-    out: dict[str, float] = {}
-    for family in families:
-        for sample in family.samples:
-            out[sample.name] = out.get(sample.name, 0.0) + sample.value
-    return out
+def _total(port: int, name: str) -> float:
+    return sum(value for sample, value in _samples(port) if sample == name)
 
 
 def test_output_is_untouched_and_counts_are_complete(
@@ -357,17 +352,17 @@ def test_output_is_untouched_and_counts_are_complete(
             server.complete(
                 "traced", prompt="def f(", max_tokens=4, headers={"traceparent": PARENT}
             )
-            until(lambda: _scraped(port).get("driftscope_requests_total") == REQUESTS)
+            until(lambda: _total(port, "driftscope_requests_total") == REQUESTS)
             until(lambda: bool(collector.metrics))
-            scraped = _scraped(port)
-            assert 200 < _series(port) < 500
+            scraped = _total(port, "driftscope_rounds_completed_total")
+            assert 200 < len(_samples(port)) < 500
             server.process.send_signal(signal.SIGINT)
             assert server.process.wait(60) == 0
         trace = read_trace(server.run)
         summary = summarise(trace, "run")
         assert trace.problems == ()
         rounds = collector.value("driftscope.rounds.completed")
-        assert rounds == scraped["driftscope_rounds_completed_total"] == summary.rounds
+        assert rounds == scraped == summary.rounds
         for depth in range(1, 9):
             reached = collector.value("driftscope.rounds.reached", depth=depth)
             assert reached == sum(summary.acceptance.histogram[depth:])
@@ -471,37 +466,18 @@ def test_the_drafts_that_vllm_admits_are_those_that_the_scheduler_is_told(
     assert admitted_drafts(runner, batch) is None
 
 
-ON = {"EVERY": "1", "STRICT": "1"}
-CASES = {
-    "a setting that is no number": (
-        Job(drafter="eagle31", probe={"EVERY": "often", "STRICT": "1"}),
-        "DRIFTSCOPE_EVERY='often': give a whole number from 1",
-    ),
-    "a directory that holds a run": (Job(drafter="eagle31", probe=ON), "already holds a run"),
+STRICT = {
+    "DRIFTSCOPE_EVERY='often': give a whole number from 1": "often",
+    "already holds a run": "1",
 }
+"""What a start that is strict says -> the number of rounds between two that are recorded."""
 
 
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Output of each engine; two start at a time."""
-    root = tmp_path_factory.mktemp("refusals")
-    taken = root / "a directory that holds a run" / "run"
-    taken.mkdir(parents=True)
-    (taken / "manifest.json").write_text("{}")
-
-    def start(item: tuple[int, str]) -> str:
-        return _fail(CASES[item[1]][0], root / item[1], CORES[item[0] % len(CORES)])
-
-    with ThreadPoolExecutor(len(CORES)) as pool:
-        return dict(zip(CASES, pool.map(start, enumerate(CASES)), strict=True))
-
-
-def _fail(job: Job, folder: Path, core: str) -> str:
+@pytest.mark.parametrize("said", STRICT)
+def test_an_engine_that_is_strict_does_not_start_and_says_why(said: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").touch()
+    job = Job(drafter="eagle31", probe={"EVERY": STRICT[said], "STRICT": "1"})
     with pytest.raises(RuntimeError, match="engine ended with 1"):
-        run_job(job, folder, core)
-    return (folder / "log.txt").read_text(errors="replace")
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_engine_does_not_start_and_says_why(logs: dict[str, str], case: str) -> None:
-    assert CASES[case][1] in logs[case]
+        run_job(job, tmp_path)
+    assert said in (tmp_path / "log.txt").read_text(errors="replace")

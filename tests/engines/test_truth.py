@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from support.engine_process.job import MAX_TOKENS, Job, K, Outcome, run_jobs
-from verification.harmless import SAMPLED_EVERY
-from verification.truth import AT_NIGHT, JOBS, Truth, compare
-from verification.versions import version
+from _pytest.mark import ParameterSet
+from support.engine_process.job import MAX_TOKENS, K, Outcome
+from verification.truth import AT_NIGHT, SAMPLED_EVERY, TRUTH, WITHOUT, Truth, compare, version
 
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import read_manifest
@@ -22,9 +22,15 @@ pytestmark = pytest.mark.vllm
 MASS_TOLERANCE = 1e-4
 RMS_TOLERANCE = 1e-4
 CHAINS = 100
-NAMES = [
-    pytest.param(name, marks=[pytest.mark.nightly] * (name in AT_NIGHT), id=name) for name in JOBS
-]
+
+
+def at_night_if_so(names: Iterable[str]) -> list[ParameterSet]:
+    """Return parameters of these engines, marked if only `make nightly` has them."""
+    marks = {True: [pytest.mark.nightly], False: []}
+    return [pytest.param(name, marks=marks[name in AT_NIGHT], id=name) for name in names]
+
+
+NAMES = at_night_if_so(TRUTH)
 
 
 def assert_true(truth: Truth) -> None:
@@ -98,74 +104,41 @@ def test_requests(outcomes: dict[str, Outcome], name: str) -> None:
     assert all(status.closed for status in read_trace(outcomes[name].run).statuses)
 
 
-COLD = 1e-4
-"""Temperature at which sampling picks the likeliest token, if the sampler divides by it."""
-REQUESTS = 4
-
-
-def _job(runner: str) -> Job:
-    return Job(
-        drafter="eagle31",
-        runner=runner,
-        probe={"EVERY": "1"},
-        requests=REQUESTS,
-        sizes=(REQUESTS,),
-        llm={"max_num_seqs": REQUESTS},
-        sampling={"temperature": COLD, "max_tokens": 16},
-    )
-
-
 @pytest.mark.parametrize(
-    ("runner", "greedy"),
+    ("cold", "greedy"),
     [
-        ("v1", "v1-eager eagle31"),
-        pytest.param("v2", "v2 eagle31", marks=pytest.mark.nightly),
+        ("v1 cold", "v1-eager eagle31"),
+        pytest.param("v2 cold", "v2 eagle31", marks=pytest.mark.nightly),
     ],
 )
 def test_the_manifest_says_so_where_cold_answers_are_not_the_greedy_ones(
-    outcomes: dict[str, Outcome], tmp_path: Path, runner: str, greedy: str
+    outcomes: dict[str, Outcome], cold: str, greedy: str
 ) -> None:
-    cold, warm = run_jobs({runner: _job(runner)}, tmp_path)[runner], outcomes[greedy]
-    differ = cold.tokens() != [tokens[:16] for tokens in warm.tokens()[:REQUESTS]]
-    for result in (cold, warm):
-        assert read_manifest(result.run).samples_wrongly is differ
+    answers = outcomes[cold].tokens()
+    differ = answers != [tokens[:16] for tokens in outcomes[greedy].tokens()[: len(answers)]]
+    for name in (cold, greedy):
+        assert read_manifest(outcomes[name].run).samples_wrongly is differ
 
 
-@pytest.mark.parametrize(
-    "probe",
-    [
-        "v1-eager eagle31",
-        "v1 sampled",
-        "v1 raising",
-        pytest.param("v1-processes eagle31", marks=pytest.mark.nightly),
-    ],
-)
-@pytest.mark.parametrize(("batch", "size"), [(0, 8), (1, 1)])
-def test_v1_output_is_token_identical(
-    outcomes: dict[str, Outcome], probe: str, batch: int, size: int
-) -> None:
-    assert outcomes[probe].tokens(batch) == outcomes["v1 off"].tokens(batch)
+@pytest.mark.parametrize("name", at_night_if_so(name for name in WITHOUT if "plain" not in name))
+def test_output_is_that_of_v1_without_the_probe(outcomes: dict[str, Outcome], name: str) -> None:
+    on, off = outcomes[name], outcomes["v1 off"]
+    for batch in range(len(on.job.sizes)):
+        assert on.tokens(batch) == off.tokens(batch)
 
 
-@pytest.mark.parametrize("probe", ["v2 raising", "v2 eagle31", "v1-compiled eagle31"])
-def test_output_is_that_of_v1_without_the_probe(outcomes: dict[str, Outcome], probe: str) -> None:
-    assert outcomes[probe].tokens() == outcomes["v1 off"].tokens()
-
-
-@pytest.mark.parametrize(
-    "runner", ["v1", "v2", pytest.param("v1-processes", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("name", at_night_if_so(name for name in WITHOUT if "plain" in name))
 def test_an_engine_without_a_drafter_is_recorded_and_serves_the_same(
-    outcomes: dict[str, Outcome], runner: str
+    outcomes: dict[str, Outcome], name: str
 ) -> None:
-    outcome = outcomes[f"{runner} plain"]
-    served = outcomes["v1 off"].tokens()[: outcome.job.requests]
+    outcome = outcomes[name]
+    requests = outcome.job.requests
+    served = outcomes["v1 off"].tokens()[:requests]
     assert outcome.tokens() == served, "speculation changes no greedy token either"
-    lines = [line for line in outcome.log.splitlines() if "driftscope: " in line]
-    assert not lines, "nothing is wrong, so nothing is said"
-    trace, requests = read_trace(outcome.run), outcome.job.requests
+    assert "driftscope: " not in outcome.log, "nothing is wrong, so nothing is said"
+    trace = read_trace(outcome.run)
     manifest = trace.manifest
-    assert (manifest.drafter, manifest.k, manifest.runner) == (None, 0, runner[:2])
+    assert (manifest.drafter, manifest.k, manifest.runner) == (None, 0, outcome.job.runner)
     assert trace.problems == () and trace.draft.num_rows == 0
     ended = trace.request.to_pandas()
     assert ended.output_tokens.tolist() == [MAX_TOKENS] * requests
@@ -181,18 +154,9 @@ def test_an_engine_without_a_drafter_is_recorded_and_serves_the_same(
 
 
 WORKER_HOOKS = {
-    "witness",
-    "step_started",
-    "draft_started",
-    "combine_hidden_states",
-    "aux_norm",
-    "forward_in",
-    "attention",
-    "forward_out",
-    "compute_logits",
-    "draft_ended",
-    "step_ended",
-    "join",
+    *("witness", "step_started", "draft_started", "combine_hidden_states", "aux_norm"),
+    *("forward_in", "attention", "forward_out", "compute_logits"),
+    *("draft_ended", "step_ended", "join"),
 }
 """Hooks of an eager drafter; a compiled one has the hook `residual` too."""
 
@@ -201,9 +165,7 @@ def errors_by_role(trace: Trace) -> dict[str, set[str]]:
     return {s.source.split("-")[0].rstrip("0"): set(s.errors) for s in trace.statuses}
 
 
-@pytest.mark.parametrize(
-    "name", ["v1 raising", pytest.param("v1-processes raising", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("name", at_night_if_so(["v1 raising", "v1-processes raising"]))
 def test_every_hook_raises_and_is_counted_and_shown(
     outcomes: dict[str, Outcome], name: str
 ) -> None:
@@ -217,12 +179,8 @@ def test_every_hook_raises_and_is_counted_and_shown(
 def test_hooks_that_fail_before_their_work_record_nothing(outcomes: dict[str, Outcome]) -> None:
     trace = read_trace(outcomes["v2 raising"].run)
     # When its first hook fails, a step is not captured, so the later taps stay quiet.
-    assert errors_by_role(trace)["worker"] == {
-        "step_started",
-        "draft_started",
-        "step_ended",
-        "join",
-    }
+    ran = {"step_started", "draft_started", "step_ended", "join"}
+    assert errors_by_role(trace)["worker"] == ran
     assert trace.draft.num_rows == trace.verify.num_rows == trace.step.num_rows == 0
 
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -171,8 +171,11 @@ def replay(
     anchors: Sequence[int],
     k: int,
     n_sink: int = DEFAULT_N_SINK,
+    wrong: Mapping[int, int] = {},
 ) -> list[Chain]:
     """Draft K tokens from each anchor p, given the true tokens 0..p+1 before it.
+
+    `wrong`: slot of the drafter -> the token that is embedded there instead of the next one.
 
     The replay is teacher-forced and vectorised over the anchors. It repeats what a run drafted at
     position p of the same tokens, and computes in the dtype of the models.
@@ -180,7 +183,9 @@ def replay(
     if not anchors:
         return []
     ids = torch.tensor([list(tokens)])
-    positions = torch.tensor(list(anchors))
+    embedded, positions = ids[:, 1:].clone(), torch.tensor(list(anchors))
+    for slot, token in wrong.items():
+        embedded[0, slot] = token
     aux = target(ids[:, :-1], aux_layers=drafter.config.aux_layers).aux
     return draft_chains(
         target,
@@ -188,7 +193,7 @@ def replay(
         anchors=positions,
         next_ids=ids[0, positions + 1],
         aux=tuple(layer[:, positions] for layer in aux),
-        context=drafter.context(drafter.embed(ids[:, 1:], target), drafter.fuse(aux)),
+        context=drafter.context(drafter.embed(embedded, target), drafter.fuse(aux)),
         prompt_tokens=prompt_tokens,
         k=k,
         n_sink=n_sink,

@@ -23,8 +23,7 @@ from driftscope.inspect.reference.drafter import (
 )
 from driftscope.inspect.reference.layers import Target
 from driftscope_lab.trio import trio_path
-from verification.truth import RECORD
-from verification.versions import older_job
+from verification.truth import RECORD, older_job
 
 LAYERS = 10
 PLACES = (0, 1, 3, 5, 6, 8)

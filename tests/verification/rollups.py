@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -65,17 +66,13 @@ def table_of(fleet: Fleet, replica: int, day: int, minutes: int) -> pa.Table:
 
 def driftscope(*words: str) -> Done:
     """Run one command as a process of its own."""
-    read, write = os.pipe()
     begun = time.monotonic()
     command = [sys.executable, "-m", "driftscope", *words]
-    actions = [(os.POSIX_SPAWN_DUP2, write, 1), (os.POSIX_SPAWN_DUP2, write, 2)]
-    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        output = stream.read()
-    _, status, usage = os.wait4(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    seconds = time.monotonic() - begun
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    code, seconds = os.waitstatus_to_exitcode(status), time.monotonic() - begun
     return Done(code=code, seconds=seconds, mib=usage.ru_maxrss / 1024, output=output)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from support.engine_process.job import Job, K, prompts
 
 from driftscope_lab.trio import trio_path
-from verification.truth import RECORD
-from verification.versions import older_job, runners, version
+from verification.truth import RECORD, older_job, runners, version
 
 MAX_MODEL_LEN = 384
 SEQUENCES = 6
@@ -30,19 +29,19 @@ WARM = {"temperature": 0.8, "seed": 3}
 GREEDY = {"temperature": 0, "ignore_eos": True, "max_tokens": 40}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ask:
     """One request. `at_step`: engine step at which it arrives."""
 
     name: str
     prompt: list[int]
-    sampling: dict[str, Any] = field(default_factory=lambda: dict(GREEDY))
-    at_step: int = 0
-    abort_after: int | None = None
+    at_step: int
+    sampling: dict[str, Any]
+    abort_after: int | None
     """Number of output tokens at which the caller aborts it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Situation:
     """Requests that run together in one engine; situations of an engine run one after another."""
 
@@ -55,11 +54,9 @@ class Situation:
     the scheduler's own table of K by batch size is replaced while requests run."""
 
 
-def _prompt(index: int, length: int | None = None) -> list[int]:
+def _prompt(index: int, length: int) -> list[int]:
     """Return held-out text; a longer one continues with the texts of the following prompts."""
     known = prompts(64)
-    if length is None:
-        return known[index]
     ids: list[int] = []
     while len(ids) < length:
         ids += known[index % len(known)]
@@ -67,169 +64,88 @@ def _prompt(index: int, length: int | None = None) -> list[int]:
     return ids[:length]
 
 
-def _greedy(**changes: Any) -> dict[str, Any]:
-    return {**GREEDY, **changes}
+def _ask(
+    name: str,
+    prompt: tuple[int, int] | list[int],
+    at_step: int = 0,
+    abort_after: int | None = None,
+    **sampling: Any,
+) -> Ask:
+    """Return a request; `prompt`: its ids, or the number and length of a held-out text."""
+    ids = _prompt(*prompt) if isinstance(prompt, tuple) else prompt
+    return Ask(name, ids, at_step, {**GREEDY, **sampling}, abort_after)
+
+
+def _asks(count: int, ask: Callable[[int], Ask]) -> tuple[Ask, ...]:
+    return tuple(map(ask, range(count)))
 
 
 def tight() -> tuple[Situation, ...]:
     """Return situations with little KV cache, few tokens per step and prefix caching."""
     shared, twice = _prompt(50, 120), _prompt(55, 200)
+    mixed = _asks(4, lambda i: _ask(f"mixed{i}", (i, 100), 3 * i))
+    chunked = (_ask("chunked0", (10, 300)), _ask("chunked1", (14, 200), 4))
+    prefix = (
+        _ask("prefix0", [*shared, *_prompt(20, 20)]),
+        _ask("prefix1", [*shared, *_prompt(21, 60)], 12),
+        _ask("prefix2", [*twice, *_prompt(22, 80)], 24),
+        _ask("prefix3", [*twice, *_prompt(23, 20)], 36),
+    )
+    preempted = _asks(6, lambda i: _ask(f"preempted{i}", (30 + i, 110), 2 * i, max_tokens=100))
+    budget = (
+        _ask("budget0", (20, 5)),
+        _ask("budget1", (26, 2 * CHUNK)),
+        _ask("budget2", (24, 5)),
+    )
+    context = (
+        _ask("context0", (41, MAX_MODEL_LEN - 44), max_tokens=100),
+        _ask("context1", (45, 50), 3, max_tokens=80),
+    )
     return (
-        Situation(
-            name="mixed",
-            asks=tuple(
-                Ask(name=f"mixed{i}", prompt=_prompt(i, 100), at_step=3 * i) for i in range(4)
-            ),
-        ),
-        Situation(
-            name="chunked",
-            asks=(
-                Ask(name="chunked0", prompt=_prompt(10, 300)),
-                Ask(name="chunked1", prompt=_prompt(14, 200), at_step=4),
-            ),
-        ),
-        Situation(
-            name="prefix",
-            asks=(
-                Ask(name="prefix0", prompt=[*shared, *_prompt(20, 20)]),
-                Ask(name="prefix1", prompt=[*shared, *_prompt(21, 60)], at_step=12),
-                Ask(name="prefix2", prompt=[*twice, *_prompt(22, 80)], at_step=24),
-                Ask(name="prefix3", prompt=[*twice, *_prompt(23, 20)], at_step=36),
-            ),
-        ),
-        Situation(
-            name="preempted",
-            asks=tuple(
-                Ask(
-                    name=f"preempted{i}",
-                    prompt=_prompt(30 + i, 110),
-                    sampling=_greedy(max_tokens=100),
-                    at_step=2 * i,
-                )
-                for i in range(6)
-            ),
-        ),
-        Situation(
-            name="budget",
-            asks=(
-                Ask(name="budget0", prompt=_prompt(20, 5)),
-                Ask(name="budget1", prompt=_prompt(26, 2 * CHUNK)),
-                Ask(name="budget2", prompt=_prompt(24, 5)),
-            ),
-        ),
-        Situation(
-            name="context",
-            asks=(
-                Ask(
-                    name="context0",
-                    prompt=_prompt(41, MAX_MODEL_LEN - 44),
-                    sampling=_greedy(max_tokens=100),
-                ),
-                Ask(
-                    name="context1",
-                    prompt=_prompt(45, 50),
-                    sampling=_greedy(max_tokens=80),
-                    at_step=3,
-                ),
-            ),
-        ),
+        Situation("mixed", mixed),
+        Situation("chunked", chunked),
+        Situation("prefix", prefix),
+        Situation("preempted", preempted),
+        Situation("budget", budget),
+        Situation("context", context),
     )
 
 
 def structured() -> Situation:
     """Return a request with a grammar that the drafter does not know, together with one without."""
-    return Situation(
-        name="structured",
-        asks=(
-            Ask(
-                name="structured0",
-                prompt=_prompt(0, 90),
-                sampling=_greedy(regex=WORDS, ignore_eos=False),
-            ),
-            Ask(name="structured1", prompt=_prompt(3, 70)),
-        ),
-    )
+    guided = _ask("structured0", (0, 90), regex=WORDS, ignore_eos=False)
+    return Situation("structured", (guided, _ask("structured1", (3, 70))))
 
 
 def flows() -> tuple[Situation, ...]:
     """Return situations with K by batch size, and with requests that end in every way."""
+    by_k = _asks(6, lambda i: _ask(f"k{i}", (4 + i, 50), 3 * i, max_tokens=60 - 4 * i))
+    cut = [_ask(f"cut{n}", (0, 100), max_tokens=n) for n in (1, 2, 4, 13)]
+    stop = _ask("ends0", (6, 90), stop=[":"])
+    stop_token = _ask("ends2", (6, 90), stop_token_ids=[STOP_TOKEN])
     return (
-        Situation(
-            name="k",
-            asks=tuple(
-                Ask(
-                    name=f"k{i}",
-                    prompt=_prompt(4 + i, 50),
-                    sampling=_greedy(max_tokens=60 - 4 * i),
-                    at_step=3 * i,
-                )
-                for i in range(6)
-            ),
-        ),
-        Situation(
-            name="cut",
-            asks=tuple(
-                Ask(name=f"cut{n}", prompt=_prompt(0, 100), sampling=_greedy(max_tokens=n))
-                for n in (1, 2)
-            ),
-        ),
-        Situation(
-            name="cut",
-            asks=tuple(
-                Ask(name=f"cut{n}", prompt=_prompt(0, 100), sampling=_greedy(max_tokens=n))
-                for n in (4, 13)
-            ),
-        ),
-        Situation(
-            name="ends",
-            asks=(
-                Ask(name="ends0", prompt=_prompt(6, 90), sampling=_greedy(stop=[":"])),
-                Ask(name="ends1", prompt=_prompt(8, 90), abort_after=12),
-            ),
-        ),
-        Situation(
-            name="ends",
-            asks=(
-                Ask(
-                    name="ends2",
-                    prompt=_prompt(6, 90),
-                    sampling=_greedy(stop_token_ids=[STOP_TOKEN]),
-                ),
-                Ask(name="ends3", prompt=_prompt(9, 60), abort_after=1),
-            ),
-        ),
+        Situation("k", by_k),
+        Situation("cut", tuple(cut[:2])),
+        Situation("cut", tuple(cut[2:])),
+        Situation("ends", (stop, _ask("ends1", (8, 90), abort_after=12))),
+        Situation("ends", (stop_token, _ask("ends3", (9, 60), abort_after=1))),
     )
 
 
 CHANGED_K = (2, 6, K, 0, 5)
 """Values of K, one after the other, while requests run."""
 CHANGED = Situation(
-    name="changed",
-    asks=tuple(
-        Ask(
-            name=f"changed{i}",
-            prompt=_prompt(20 + i, 50),
-            sampling=_greedy(max_tokens=60),
-            at_step=4 * i,
-        )
-        for i in range(3)
-    ),
+    "changed",
+    _asks(3, lambda i: _ask(f"changed{i}", (20 + i, 50), 4 * i, max_tokens=60)),
     k_changes=tuple((5 * n, k) for n, k in enumerate(CHANGED_K)),
 )
-LOST = Situation(
-    name="lost",
-    asks=(Ask(name="lost0", prompt=_prompt(12, 70)), Ask(name="lost1", prompt=_prompt(13, 70))),
-    lose_drafts=(3, 5),
-)
+LOST = Situation("lost", (_ask("lost0", (12, 70)), _ask("lost1", (13, 70))), lose_drafts=(3, 5))
 SAMPLED = Situation(
-    name="sampled",
-    asks=(
-        Ask(name="sampled0", prompt=_prompt(16, 60), sampling=_greedy(**WARM, n=2)),
-        Ask(name="sampled1", prompt=_prompt(17, 60), sampling=_greedy(**WARM)),
-    ),
+    "sampled",
+    (_ask("sampled0", (16, 60), **WARM, n=2), _ask("sampled1", (17, 60), **WARM)),
 )
 ASYNC = {"async_scheduling": True}
-"""Asynchronous scheduling, as on a GPU: see situations_main.keep_async_scheduling."""
+"""Asynchronous scheduling, as on a GPU: see engine_main.keep_async_scheduling."""
 TIGHT_ENGINE = {
     **ASYNC,
     "max_model_len": MAX_MODEL_LEN,
@@ -254,24 +170,26 @@ FLOWS_ENGINE = {
         "num_speculative_tokens_per_batch_size": K_BY_BATCH,
     },
 }
-_COMMON = Job(drafter="eagle31", main="situations_main.py")
-_TIGHT = replace(_COMMON, llm=TIGHT_ENGINE, situations=(*tight(), structured()))
-_TIGHT_V2 = replace(_TIGHT, runner="v2", situations=tight())
-_FLOWS = replace(
-    _COMMON,
+_TIGHT = Job(drafter="eagle31", llm=TIGHT_ENGINE, situations=(*tight(), structured()))
+_FLOWS = Job(
+    drafter="eagle31",
     llm={**FLOWS_ENGINE, "async_scheduling": False},
     situations=(*flows(), structured(), LOST, CHANGED),
 )
-_FLOWS_V2 = replace(
-    _COMMON, runner="v2", llm={**FLOWS_ENGINE, **ASYNC}, situations=(*flows(), SAMPLED, CHANGED)
+_FLOWS_V2 = Job(
+    drafter="eagle31",
+    runner="v2",
+    probe=RECORD,
+    llm={**FLOWS_ENGINE, **ASYNC},
+    situations=(*flows(), SAMPLED, CHANGED),
 )
 SITUATION_JOBS = {
     "tight v1 off": _TIGHT,
     "tight v1": replace(_TIGHT, probe=RECORD),
-    "tight v2": replace(_TIGHT_V2, probe=RECORD),
+    "tight v2": replace(_TIGHT, probe=RECORD, runner="v2", situations=tight()),
     "flows v1 off": _FLOWS,
     "flows v1": replace(_FLOWS, probe=RECORD),
-    "flows v2": replace(_FLOWS_V2, probe=RECORD),
+    "flows v2": _FLOWS_V2,
 }
 """Jobs by name. Tight engines and flows on V2 schedule asynchronously, flows on V1 do not.
 Structured output is not tested on V2: Triton's interpreter cannot run its kernel. Temperature is
@@ -289,7 +207,6 @@ def k_jobs(older: Sequence[Path]) -> dict[str, Job]:
     return {
         f"k {runner} {version(folder)}": replace(
             older_job(folder, runner, "eagle31"),
-            main="situations_main.py",
             llm=by_batch,
             situations=(flows()[0], CHANGED),
         )

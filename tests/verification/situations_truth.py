@@ -8,19 +8,17 @@ affected masses are checked as well.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from support.engine_process.job import Job, K, Outcome
-from support.reference_engine import Chain, draft_chains
+from support.engine_process.job import K, Outcome
+from support.reference_engine import Chain, replay
 
-from driftscope.inspect.reference.config import DEFAULT_N_SINK
-from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.reader import read_trace
 from verification.situations import Ask
-from verification.truth import MASSES, NORMS, models
-from verification.versions import follows_k
+from verification.truth import MASSES, NORMS, follows_k, matches, models
 
 PER_CHAIN = ("aux_rms", "aux_norm_rms", "fc_rms")
 
@@ -111,96 +109,57 @@ def compared(outcome: Outcome, asks: dict[str, Ask]) -> list[Compared]:
     """Return every recorded chain whose context is in the engine's output."""
     trace, slots = read_trace(outcome.run), _Slots(outcome, asks)
     verify = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
-    found = []
-    for request, rows in _by_request(trace).items():
-        found += _compare_request(outcome, asks[origin(request)[0]], request, rows, slots, verify)
-    return found
-
-
-def _by_request(trace: Trace) -> dict[str, list[dict[str, Any]]]:
     rows = defaultdict(list)
     for row in trace.draft.to_pylist():
         if row["k"]:
             rows[row["request"]].append(row)
-    return rows
+    return [
+        chain for mine in rows.values() for chain in _compare(outcome, asks, mine, slots, verify)
+    ]
 
 
-def _compare_request(
+def _compare(
     outcome: Outcome,
-    ask: Ask,
-    request: str,
+    asks: dict[str, Ask],
     rows: list[dict[str, Any]],
     slots: _Slots,
     verify: dict[Any, Any],
-) -> list[Compared]:
-    tokens = [*ask.prompt, *slots.output(request)]
-    assert len(rows) == slots.drafts(request), f"{request}: {len(rows)} chains recorded"
-    # An engine may draft past the end of its output, on tokens that are not known here.
-    kept = [n for n, row in enumerate(rows) if row["position"] <= len(tokens) - 2]
-    replay = _Replay(outcome.job, tokens, len(ask.prompt))
-    clean = replay.chains([rows[n]["position"] for n in kept], {})
-    found = []
-    for chain, number in zip(clean, kept, strict=True):
-        row, state = rows[number], slots.at(request, number)
-        modelled = chain
-        if state.wrong:
-            (modelled,) = replay.chains([chain.position], state.wrong)
-        found.append(
-            Compared(
+) -> Iterator[Compared]:
+    """Yield the chains of one request."""
+    request = rows[0]["request"]
+    ask = asks[origin(request)[0]]
+    tokens, states = [*ask.prompt, *slots.output(request)], slots.states(request)
+    assert len(rows) == len(states), f"{request}: {len(rows)} chains recorded"
+    by_wrong = defaultdict(list)
+    for row, state in zip(rows, states, strict=True):
+        # An engine may draft past the end of its output, on tokens that are not known here.
+        if row["position"] <= len(tokens) - 2:
+            by_wrong[tuple(state.wrong.items())].append((row, state))
+    for wrong, mine in by_wrong.items():
+        positions = [row["position"] for row, _ in mine]
+        clean, modelled = (
+            replay(*models(outcome.job), tokens, len(ask.prompt), positions, K, wrong=dict(tokens_))
+            for tokens_ in ((), wrong)
+        )
+        for at, (row, state) in enumerate(mine):
+            yield Compared(
                 name=ask.name,
                 row=row,
-                verified=verify.get((request, chain.position)),
-                clean=chain,
-                modelled=modelled,
-                accepted=_matching(row["token_ids"], tokens[chain.position + 2 :]),
+                verified=verify.get((request, row["position"])),
+                clean=clean[at],
+                modelled=modelled[at],
+                accepted=_matching(row["token_ids"], tokens[row["position"] + 2 :]),
                 wrong=len(state.wrong),
                 empty=len(state.empty),
-                depths=min(row["k"], outcome.job.llm["max_model_len"] - chain.position),
+                depths=min(row["k"], outcome.job.llm["max_model_len"] - row["position"]),
             )
-        )
-    return found
-
-
-class _Replay:
-    """A replay as in support.reference_engine, with wrong tokens in chosen slots."""
-
-    @torch.no_grad()
-    def __init__(self, job: Job, tokens: list[int], prompt_tokens: int) -> None:
-        self._target, self._drafter = models(job)
-        self._ids, self._prompt_tokens = torch.tensor([tokens]), prompt_tokens
-        layers = self._drafter.config.aux_layers
-        self._aux = self._target(self._ids[:, :-1], aux_layers=layers).aux
-        self._fused = self._drafter.fuse(self._aux)
-
-    @torch.no_grad()
-    def chains(self, positions: list[int], wrong: dict[int, int]) -> list[Chain]:
-        """Return K tokens from each position; `wrong`: slot -> token embedded instead of the
-        next."""
-        embedded, anchors = self._ids[:, 1:].clone(), torch.tensor(positions)
-        for slot, token in wrong.items():
-            embedded[0, slot] = token
-        return draft_chains(
-            self._target,
-            self._drafter,
-            anchors=anchors,
-            next_ids=self._ids[0, anchors + 1],
-            aux=tuple(layer[:, anchors] for layer in self._aux),
-            context=self._drafter.context(self._drafter.embed(embedded, self._target), self._fused),
-            prompt_tokens=self._prompt_tokens,
-            k=K,
-            n_sink=DEFAULT_N_SINK,
-        )
 
 
 def _matching(drafted: Sequence[int], tokens: list[int]) -> int | None:
     """Return the number of leading drafted tokens that match the output; None if the output ends
     first."""
-    for count, token in enumerate(drafted):
-        if count == len(tokens):
-            return None
-        if token != tokens[count]:
-            return count
-    return len(drafted)
+    count = matches(drafted, tokens)
+    return None if count == len(tokens) < len(drafted) else count
 
 
 class _Slots:
@@ -220,20 +179,13 @@ class _Slots:
 
     def output(self, request: str) -> list[int]:
         """Return the engine's complete output for a request."""
-        name, index = origin(request)
-        for batch in self._outcome.batches:
-            if found := batch["requests"].get(f"{name}/{index}"):
-                ids: list[int] = found["token_ids"]
-                return ids
-        return []
+        key = "{}/{}".format(*origin(request))
+        found = (batch["requests"].get(key) for batch in self._outcome.batches)
+        return next((list(one["token_ids"]) for one in found if one), [])
 
-    def drafts(self, request: str) -> int:
-        """Return the number of chains drafted for a request."""
-        return len(self._drafted[request])
-
-    def at(self, request: str, number: int) -> Slots:
-        """Return the slots as seen by the request's chain of that number."""
-        return self._drafted[request][number]
+    def states(self, request: str) -> list[Slots]:
+        """Return the slots as each chain that was drafted for a request has seen them."""
+        return self._drafted[request]
 
     def _follow(self, schedule: dict[str, Any]) -> None:
         runs = _drafter_runs(self._outcome, schedule)

@@ -1,21 +1,24 @@
-"""Compare a recorded run with the float64 reference: same weights, same tokens.
+"""Engines with the probe against the float64 reference, and against engines without the probe.
 
-`python -m verification.truth` (`make truth`) runs the engines and prints the table.
+Without a word, figures are compared with the reference (`make truth`); the word "harmless" compares
+greedy output with the probe on, sampled and failing (`make harmless`); folders hold other vLLMs,
+each of which precedes the installed one (`make versions`).
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from support.checkpoints import load_mtp
-from support.engine_process.job import PROMPTS, Job, K, Outcome, prompts, run_jobs
+from support.engine_process.job import PROMPTS, Job, Outcome, prompts, run_jobs
 from support.reference_engine import replay
 
 from driftscope.inspect.reference.drafter import load_drafter, load_target
@@ -32,20 +35,103 @@ one of ten."""
 WITHOUT_AOT = {"VLLM_USE_AOT_COMPILE": "0"}
 """Environment without ahead-of-time compilation, whose files vLLM writes for a minute and cannot
 load again on a CPU; one compiled engine, at night, has vLLM's default."""
-JOBS = {
-    f"{name} {drafter}": Job(drafter=drafter, probe=RECORD, **how)  # type: ignore[arg-type]
-    for name, how in {
-        "v1-eager": {"runner": "v1", "sizes": (8, 1)},
-        "v1-compiled": {"runner": "v1", "compiled": True},
-        "v2": V2,
-    }.items()
-    for drafter in ("eagle3", "eagle31")
+SAMPLED_EVERY = 3
+_V1 = Job(drafter="eagle31", sizes=(8, 1))
+_V2 = Job(drafter="eagle31", **V2)
+_COMPILED = Job(drafter="eagle31", compiled=True)
+_PLAIN = Job(drafter="", requests=4, llm={"speculative_config": None})
+"""A server without a drafter."""
+TRUTH = {
+    "v1-eager eagle3": replace(_V1, drafter="eagle3", probe=RECORD),
+    "v1-eager eagle31": replace(_V1, probe=RECORD),
+    "v1-compiled eagle3": replace(_COMPILED, drafter="eagle3", probe=RECORD),
+    "v1-compiled eagle31": replace(_COMPILED, probe=RECORD, env=WITHOUT_AOT),
+    "v2 eagle3": replace(_V2, drafter="eagle3", probe=RECORD),
+    "v2 eagle31": replace(_V2, probe=RECORD),
+    "v1-processes eagle31": replace(_V1, probe=RECORD, processes=True),
 }
-JOBS["v1-processes eagle31"] = replace(JOBS["v1-eager eagle31"], processes=True)
-JOBS["v1-compiled eagle31"] = replace(JOBS["v1-compiled eagle31"], env=WITHOUT_AOT)
-AT_NIGHT = ("v1-compiled eagle3", "v1-processes eagle31", "v2 eagle3")
+"""Jobs whose figures are compared with the reference."""
+_RAISING = replace(_V1, sizes=(8,), probe={"TEST_RAISE": "after", "EVERY": "1"})
+_PLAIN_ON = replace(_PLAIN, probe={"EVERY": "1"})
+_COLD = Job(
+    drafter="eagle31",
+    probe={"EVERY": "1"},
+    requests=4,
+    sizes=(4,),
+    llm={"max_num_seqs": 4},
+    sampling={"temperature": 1e-4, "max_tokens": 16},
+)
+"""A temperature at which sampling picks the likeliest token, if the sampler divides by it."""
+JOBS = {
+    **TRUTH,
+    "v1 off": _V1,
+    "v1 sampled": replace(_V1, probe={"EVERY": str(SAMPLED_EVERY)}),
+    "v1 raising": _RAISING,
+    "v1-processes raising": replace(_RAISING, processes=True),
+    "v1 compiled off": replace(_COMPILED, env=WITHOUT_AOT),
+    "v2 off": _V2,
+    "v2 raising": replace(_V2, probe={"TEST_RAISE": "before", "EVERY": "1"}),
+    "v1 plain off": _PLAIN,
+    "v1 plain": _PLAIN_ON,
+    "v1-processes plain": replace(_PLAIN_ON, processes=True),
+    "v2 plain off": replace(_PLAIN, runner="v2"),
+    "v2 plain": replace(_PLAIN_ON, runner="v2"),
+    "v1 cold": _COLD,
+    "v2 cold": replace(_COLD, runner="v2"),
+}
+AT_NIGHT = {
+    *(name for name in JOBS if name.startswith("v1-processes")),
+    *("v1-compiled eagle3", "v2 eagle3", "v2 cold"),
+}
 """Jobs that `make test` leaves to `make nightly`. It has both drafters eager, the one with every
 norm compiled and on V2, and servers of several processes."""
+WITHOUT = {
+    "v1-eager eagle31": "v1 off",
+    "v1 sampled": "v1 off",
+    "v1 raising": "v1 off",
+    "v1-processes raising": "v1 off",
+    "v1-compiled eagle31": "v1 compiled off",
+    "v2 eagle31": "v2 off",
+    "v2 raising": "v2 off",
+    "v1 plain": "v1 plain off",
+    "v1-processes plain": "v1 plain off",
+    "v2 plain": "v2 plain off",
+}
+"""Engine with the probe -> the equivalent one without it."""
+V1_ONLY = ("0.27",)
+"""Versions whose V2 runner was never tried."""
+V2_IGNORES_K = ("0.31",)
+"""Versions whose V2 runner drafts the configured K whatever the scheduler asks for: K by batch size
+changes nothing there, or with asynchronous scheduling only how many tokens are verified."""
+
+
+def version(folder: Path) -> str:
+    """Return the version of the vLLM in a folder, of its CPU build or of its Python alone."""
+    (found,) = folder.glob("vllm*.dist-info")
+    return found.name.partition("-")[2].removesuffix(".dist-info")
+
+
+def runners(folder: Path) -> tuple[str, ...]:
+    """Return the runners of the folder's version that are checked."""
+    return ("v1",) if version(folder).startswith(V1_ONLY) else ("v1", "v2")
+
+
+def follows_k(job: Job) -> bool:
+    """Return whether the drafter drafts as many tokens as the scheduler asks for."""
+    if job.runner != "v2" or job.vllm_path is None:
+        return True
+    return not version(Path(job.vllm_path)).startswith(V2_IGNORES_K)
+
+
+def older_job(folder: Path, runner: str, drafter: str) -> Job:
+    """Return a job with separate caches: otherwise each version discards the other's."""
+    return Job(
+        drafter=drafter,
+        runner=runner,
+        probe=RECORD,
+        vllm_path=str(folder),
+        env={"VLLM_CACHE_ROOT": f"{folder}-cache"},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +153,11 @@ class Truth:
     """Largest RMS error, relative."""
     top1_error: float
     entropy_error: float
-    rejected: int = 0
+    rejected: int
     """Number of chains that carry what is measured of a rejected token."""
-    rank_error: float = 0.0
+    rank_error: float
     """Largest distance between the logit of the target's token and that of the recorded rank."""
-    closeness_error: float = 0.0
+    closeness_error: float
 
 
 @functools.cache
@@ -89,38 +175,54 @@ def models(job: Job) -> tuple[Any, Any]:
     return loaded(job.target, job.drafter)
 
 
-def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
-    """Replay every recorded chain of the outcome's first batch in float64.
+class Pair(NamedTuple):
+    """A recorded chain, the reference's, and the reference target's decision about it."""
 
-    `rounded`: the engine computed in less than float32 precision. The two chains diverge where it
-    drafted other tokens, so only chains with equal tokens are compared.
+    row: dict[str, Any]
+    reference: Any
+    accepted: int
+    logits: torch.Tensor | None
+    """[vocabulary] at the first token that is rejected; None if all are accepted."""
+
+
+def compare(
+    outcome: Outcome,
+    batch: int = 0,
+    *,
+    used: tuple[Any, Any] | None = None,
+    norms: Sequence[str] = NORMS,
+    rounded: bool = False,
+) -> Truth:
+    """Replay every recorded chain of a batch of the outcome in float64.
+
+    `used` are the models that ran, unless they are the job's, and `norms` the columns that they
+    have. `rounded`: the engine computed in less than float32 precision. The two chains diverge
+    where it drafted other tokens, so only chains with equal tokens are compared.
     """
     trace = read_trace(outcome.run)
-    accepted = {(v["request"], v["position"]): v for v in trace.verify.to_pylist()}
-    chains = trace.draft.to_pylist()
-    pairs = []
-    asked = prompts(outcome.job.requests)
-    for index, (ids, output) in enumerate(zip(asked, outcome.tokens(), strict=True)):
-        mine = [c for c in chains if c["request"].partition("-")[0] == str(index)]
-        pairs += _pairs(outcome.job, [*ids, *output], len(ids), mine)
-    verified = [
-        (accepted[row["request"], row["position"]]["accepted"], expected.accepted)
-        for row, _, expected in pairs
-        if (row["request"], row["position"]) in accepted
-    ]
-    same = [p for p in pairs if not rounded or tuple(p[0]["token_ids"]) == p[1].token_ids]
-    carry = [pair for pair in same if pair[0][DISTANCE_MASS] is not None]
-    near = [pair for pair in pairs if pair[0]["target_token_rank"] is not None]
-    errors = [_near_miss_errors(outcome.job, *pair) for pair in near]
+    accepted = {(v["request"], v["position"]): v["accepted"] for v in trace.verify.to_pylist()}
+    chains, pairs = trace.draft.to_pylist(), list[Pair]()
+    used = used or models(outcome.job)
+    names = outcome.names(batch)
+    for ids, output, name in zip(prompts(len(names)), outcome.tokens(batch), names, strict=True):
+        mine = [c for c in chains if c["request"] == name or c["request"].startswith(f"{name}-")]
+        pairs += _pairs(*used, [*ids, *output], len(ids), mine)
+    keys = [(pair, (pair.row["request"], pair.row["position"])) for pair in pairs]
+    verified = [(accepted[key], pair.accepted) for pair, key in keys if key in accepted]
+    equal = [pair for pair in pairs if tuple(pair.row["token_ids"]) == pair.reference.token_ids]
+    same = equal if rounded else pairs
+    carry = [pair for pair in same if pair.row[DISTANCE_MASS] is not None]
+    near = [pair for pair in pairs if pair.row["target_token_rank"] is not None]
+    errors = [_near_miss_errors(used[1], pair) for pair in near]
     return Truth(
         chains=len(pairs),
-        drafted_equal=sum(tuple(row["token_ids"]) == ref.token_ids for row, ref, _ in pairs),
+        drafted_equal=len(equal),
         verified=len(verified),
         accepted_equal=sum(a == b for a, b in verified),
         mass_error=worst(same, MASSES, relative=False),
         with_distances=len(carry),
         distance_error=worst(carry, (DISTANCE_MASS,), relative=False),
-        rms_error=worst(same, NORMS, relative=True),
+        rms_error=worst(same, norms, relative=True),
         top1_error=worst(same, ("top1",), relative=False),
         entropy_error=worst(same, ("entropy",), relative=False),
         rejected=len(errors),
@@ -129,17 +231,16 @@ def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
     )
 
 
-def _near_miss_errors(
-    job: Job, row: dict[str, Any], reference: Any, expected: Expected
-) -> tuple[float, float]:
+def _near_miss_errors(drafter: Any, pair: Pair) -> tuple[float, float]:
     """Return the errors of a chain's rank and closeness; infinite where no token was rejected."""
-    if expected.logits is None:
+    row, reference, accepted, target = pair
+    if target is None:
         return math.inf, math.inf
-    target, drafted = expected.logits, reference.token_ids[expected.accepted]
+    drafted = reference.token_ids[accepted]
     second = int((target > target[drafted]).sum()) == 1
     close = float((target[drafted] - target.max()).exp()) if second else 0.0
-    own = reference.logits[expected.accepted]
-    known = models(job)[1].target_ids(torch.arange(len(own)))
+    own = reference.logits[accepted]
+    known = drafter.target_ids(torch.arange(len(own)))
     right, rank = own[known == int(target.argmax())], row["target_token_rank"]
     if not len(right) or not rank:
         return 0.0 if len(right) == rank else math.inf, abs(row["rejected_closeness"] - close)
@@ -147,30 +248,23 @@ def _near_miss_errors(
     return float((ranked - right[0]).abs()), abs(row["rejected_closeness"] - close)
 
 
-class Expected(NamedTuple):
-    """The reference target's decision about a chain."""
-
-    accepted: int
-    logits: torch.Tensor | None
-    """[vocabulary] at the first token that is rejected; None if all are accepted."""
-
-
 def _pairs(
-    job: Job, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
-) -> list[tuple[dict[str, Any], Any, Expected]]:
-    """Return (recorded, reference, expected) for each chain."""
-    target, drafter = models(job)
+    target: Any, drafter: Any, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
+) -> list[Pair]:
     rows = [row for row in rows if row["position"] <= len(tokens) - 2]
+    if not rows:
+        return []
+    k = max(row["k"] for row in rows)
     anchors = [row["position"] for row in rows]
-    references = replay(target, drafter, tokens, prompt_tokens, anchors, K)
-    full, logits = continue_greedily(target, tuple(tokens), K + 1)
+    references = replay(target, drafter, tokens, prompt_tokens, anchors, k)
+    full, logits = continue_greedily(target, tuple(tokens), k + 1)
 
-    def expected(chain: Any) -> Expected:
+    def pair(row: dict[str, Any], chain: Any) -> Pair:
         right = matches(chain.token_ids, full[chain.position + 2 :])
         rejected = right < len(chain.token_ids)
-        return Expected(right, logits[chain.position + 1 + right] if rejected else None)
+        return Pair(row, chain, right, logits[chain.position + 1 + right] if rejected else None)
 
-    return [(row, ref, expected(ref)) for row, ref in zip(rows, references, strict=True)]
+    return [pair(*both) for both in zip(rows, references, strict=True)]
 
 
 @functools.cache  # runs of one target on the same prompts give the same tokens
@@ -188,15 +282,15 @@ def continue_greedily(
 
 
 def matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
-    count = 0
-    while count < len(drafted) and drafted[count] == greedy[count]:
-        count += 1
-    return count
+    """Return the number of leading drafted tokens that greedy decoding gives as well."""
+    pairs = enumerate(zip(drafted, greedy, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(drafted), len(greedy)))
 
 
-def worst(pairs: list[Any], names: tuple[str, ...], *, relative: bool) -> float:
+def worst(pairs: Iterable[Sequence[Any]], names: Sequence[str], *, relative: bool) -> float:
+    """Return the largest error of these columns over (recorded, reference, ...); NaN if any is."""
     worst = 0.0
-    for row, reference, _ in pairs:
+    for row, reference, *_ in pairs:
         for name in names:
             got, want = row[name], getattr(reference, name)
             assert (got is None) == (want is None), f"{name}: {got} against {want}"
@@ -209,12 +303,7 @@ def worst(pairs: list[Any], names: tuple[str, ...], *, relative: bool) -> float:
     return worst
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="driftscope-truth-") as folder:
-        print_table(run_jobs(JOBS, Path(folder)))
-
-
-def print_table(outcomes: dict[str, Outcome]) -> None:
+def print_truth(outcomes: dict[str, Outcome]) -> None:
     """Print one line of errors per outcome."""
     print(
         f"{'engine':22} {'chains':>6} {'drafted =':>10} {'accepted =':>11} "
@@ -226,11 +315,43 @@ def print_table(outcomes: dict[str, Outcome]) -> None:
         print(
             f"{name:22} {t.chains:6} {t.drafted_equal:6}/{t.chains:<4}"
             f"{t.accepted_equal:6}/{t.verified:<5}{t.mass_error:9.1e} {t.distance_error:9.1e} "
-            f"{t.rms_error:9.1e} "
-            f"{t.top1_error:9.1e} {t.entropy_error:9.1e} "
+            f"{t.rms_error:9.1e} {t.top1_error:9.1e} {t.entropy_error:9.1e} "
             f"{t.rejected:8} {t.rank_error:9.1e} {t.closeness_error:9.1e}"
         )
 
 
+def print_harmless(outcomes: dict[str, Outcome]) -> None:
+    """Print one line for each batch of each engine with the probe."""
+    print(
+        f"{'engine with the probe':24} {'batch':>5} {'same output':>12} {'rounds':>7} "
+        f"{'chains':>7} {'errors':>7}"
+    )
+    for name, without in WITHOUT.items():
+        on, off = outcomes[name], outcomes[without]
+        trace = read_trace(on.run)
+        errors = sum(sum(status.errors.values()) for status in trace.statuses)
+        for batch, size in enumerate(on.job.sizes):
+            same = [a == b for a, b in zip(on.tokens(batch), off.tokens(batch), strict=True)]
+            print(
+                f"{name:24} {size:5} {sum(same):6}/{len(same):<5} {trace.verify.num_rows:7} "
+                f"{trace.draft.num_rows:7} {errors:7}"
+            )
+
+
+def main(*words: str) -> None:
+    jobs, show = TRUTH, print_truth
+    if words == ("harmless",):
+        jobs, show = {name: JOBS[name] for pair in WITHOUT.items() for name in pair}, print_harmless
+    elif words:
+        jobs = {
+            f"{version(folder)} {runner} {drafter}": older_job(folder, runner, drafter)
+            for folder in (Path(word).resolve() for word in words)
+            for runner in runners(folder)
+            for drafter in ("eagle3", "eagle31")
+        }
+    with tempfile.TemporaryDirectory(prefix="driftscope-truth-") as folder:
+        show(run_jobs(jobs, Path(folder)))
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.sglang_process.job import Outcome, installed, run_job
-from verification.sglang import DRAFTER_JOBS, HARMLESS_JOBS, SITUATION_JOBS, TRUTH_JOBS
+from verification.sglang import JOBS
 
-JOBS = {**TRUTH_JOBS, **HARMLESS_JOBS, **SITUATION_JOBS, **DRAFTER_JOBS}
 Outcomes = Callable[[str], Outcome]
 
 

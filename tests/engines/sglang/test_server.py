@@ -1,5 +1,6 @@
 """SGLang's server, `doctor` and `inspect` beside it, vLLM on one drafter, and other weights."""
 
+import functools
 import json
 import subprocess
 from collections.abc import Iterator
@@ -11,21 +12,23 @@ import pytest
 import torch
 from support.checkpoints import changed
 from support.command import run_command
-from support.engine_process.job import prompts
+from support.engine_process import job as vllm
+from support.engine_process.job import Outcome, prompts
 from support.sglang_process.job import (
     ENVIRONMENT,
     MAX_TOKENS,
     ROOT,
     VERSION,
     Job,
+    K,
+    ask,
     environment,
     installed,
     run_job,
+    serving,
     shifted_drafter,
 )
-from support.sglang_process.server import ask, serving
-from verification.sglang import REQUESTS as ON_BOTH
-from verification.sglang import in_sglang, in_vllm
+from verification.truth import MASSES
 
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.checks.result import Inspected
@@ -129,7 +132,10 @@ def test_a_lost_tensor_and_one_of_another_shape_are_named(
 
 
 TOLERANCE = 1e-4
-DRAFTERS = ("eagle3", "eagle31")
+BOTH = 8
+"""Requests that both engines answer."""
+RECORD_BOTH = {"TOKEN_IDS": "1", "EVERY": "1", "PROMPT_SALT": "two engines"}
+"""With one salt, both engines give a prompt the same digest."""
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +144,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def compared(vllm: Path, sglang: Path) -> dict[str, Any]:
-    """Return the document of `driftscope compare --json`."""
+def in_vllm(drafter: str, folder: Path) -> Outcome:
+    """Return the outcome of vLLM's V1 runner; `drafter`: the name of a shipped one, or a path."""
+    model = str(trio_path() / drafter)
+    speculation = {"method": "eagle3", "model": model, "num_speculative_tokens": K}
+    job = vllm.Job(
+        drafter=drafter,
+        probe=RECORD_BOTH,
+        requests=BOTH,
+        llm={"speculative_config": speculation},
+        sampling={"max_tokens": MAX_TOKENS},
+    )
+    return vllm.run_job(job, folder)
+
+
+@functools.cache
+def in_sglang(drafter: str, folder: Path) -> Outcome:
+    """Return the outcome of SGLang with a shipped drafter, its captured layers renumbered."""
+    job = Job(drafter=drafter, probe=RECORD_BOTH, requests=BOTH, sizes=(BOTH,))
+    return run_job(job, folder / f"sglang-{drafter}")
+
+
+def warning_of(vllm: Path, sglang: Path) -> str:
+    """Return the warning of `driftscope compare --json`."""
     done = run_command("compare", vllm, sglang, "--json")
     assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return str(json.loads(done.stdout)["warning"])
 
 
 def chains(run: Path) -> dict[tuple[str, int], dict[str, Any]]:
@@ -153,36 +179,28 @@ def chains(run: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return {(prompts[row["request"]], row["position"]): row for row in trace.draft.to_pylist()}
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle31"])
 def test_both_engines_draft_the_same(folder: Path, drafter: str) -> None:
-    vllm, sglang = (
-        in_vllm(drafter, folder / f"vllm-{drafter}"),
-        in_sglang(drafter, folder / f"sglang-{drafter}"),
-    )
+    vllm, sglang = in_vllm(drafter, folder / f"vllm-{drafter}"), in_sglang(drafter, folder)
     assert vllm.tokens() == sglang.tokens()
     ours, theirs = chains(vllm.run), chains(sglang.run)
     both = ours.keys() & theirs.keys()
-    assert len(both) > 10 * ON_BOTH
+    assert len(both) > 10 * BOTH
     for key in both:
         a, b = ours[key], theirs[key]
         assert a["token_ids"] == b["token_ids"]
-        for name in ("sink_mass", "prompt_mass", "generated_mass", "self_mass"):
+        for name in MASSES:
             assert a[name] == pytest.approx(b[name], abs=TOLERANCE)
         for name in ("prenorm_rms", "fed_rms", "aux_rms"):
             assert a[name] == pytest.approx(b[name], rel=TOLERANCE)
-    document = compared(vllm.run, sglang.run)
-    assert "runner (vllm v1 against sglang eagle v2)" in document["warning"]
-    assert "dtype" not in document["warning"]
+    warning = warning_of(vllm.run, sglang.run)
+    assert "runner (vllm v1 against sglang eagle v2)" in warning and "dtype" not in warning
 
 
 def test_a_shift_of_the_captured_layers_is_named(folder: Path) -> None:
     """One config in both engines: SGLang adds 1 to its numbers, vLLM does not."""
-    same = shifted_drafter("eagle3", folder)
-    vllm = in_vllm(str(same), folder / "shifted")
-    sglang = folder / "sglang-eagle3" / "run"
-    if not sglang.exists():
-        sglang = in_sglang("eagle3", folder / "sglang-eagle3").run
-    warning = compared(vllm.run, sglang)["warning"]
+    vllm = in_vllm(str(shifted_drafter("eagle3", folder)), folder / "shifted")
+    warning = warning_of(vllm.run, in_sglang("eagle3", folder).run)
     assert "captured layers (1, 2, 4 against 2, 3, 5)" in warning
 
 

@@ -1,21 +1,14 @@
 """The live probe in SGLang: figures of float64, the same output without it, in every situation."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.sglang_process.job import VERSION, K
-from verification.sglang import (
-    HARMLESS_JOBS,
-    OFF,
-    SAMPLED_EVERY,
-    TREE,
-    TRUTH_JOBS,
-    compare,
-    histograms,
-)
+from support.command import run_command
+from support.sglang_process.job import VERSION, K, Outcome
+from verification.sglang import HARMLESS_JOBS, OFF, TREE, TRUTH_JOBS, histograms
+from verification.truth import SAMPLED_EVERY, Truth, compare
 
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import read_trace
@@ -28,31 +21,21 @@ CHAINS = {"eagle31, batch of 8": 100, "every 3rd": 12}
 LEAST_CHAINS = 40
 
 
+def assert_true(found: Truth, least: int = LEAST_CHAINS) -> None:
+    assert found.drafted_equal == found.chains >= least
+    assert found.accepted_equal == found.verified >= 0.9 * found.chains
+    assert found.with_distances > 0
+    assert max(found.mass_error, found.distance_error, found.rms_error) < TOLERANCE
+    assert max(found.top1_error, found.entropy_error / 2) < TOLERANCE
+
+
 @pytest.mark.parametrize("name", TRUTH_JOBS)
 def test_every_measured_quantity_equals_the_reference(sglang_outcome: Outcomes, name: str) -> None:
-    found = compare(sglang_outcome(name))
-    assert found.chains >= CHAINS.get(name, LEAST_CHAINS)
-    assert found.drafted_equal == found.chains
-    assert found.accepted_equal == found.verified >= 0.9 * found.chains
-    assert found.mass_error < TOLERANCE
-    assert found.with_distances > 0 and found.distance_error < TOLERANCE
-    assert found.rms_error < TOLERANCE
-    assert found.top1_error < TOLERANCE
-    assert found.entropy_error < 2 * TOLERANCE
-
-
-@pytest.mark.parametrize("name", TRUTH_JOBS)
-def test_accepted_counts_are_those_of_sglang(sglang_outcome: Outcomes, name: str) -> None:
     outcome = sglang_outcome(name)
     for batch in range(len(outcome.batches)):
+        assert_true(compare(outcome, batch), CHAINS.get(name, LEAST_CHAINS))
         for theirs, ours in histograms(outcome, batch):
             assert ours == theirs and sum(ours) > 0
-
-
-def test_a_single_request_is_as_true_as_a_batch(sglang_outcome: Outcomes) -> None:
-    found = compare(sglang_outcome("eagle3"), batch=1)
-    assert found.drafted_equal == found.chains >= LEAST_CHAINS
-    assert max(found.mass_error, found.rms_error) < TOLERANCE
 
 
 def test_every_verified_draft_of_every_round_is_recorded(sglang_outcome: Outcomes) -> None:
@@ -81,20 +64,9 @@ def test_retracted_requests_have_a_step_without_a_draft(sglang_outcome: Outcomes
 LINE = "driftscope: "
 HOOKS = {
     "worker": {
-        "schedule",
-        "step_started",
-        "extend_started",
-        "extend_ended",
-        "draft_started",
-        "first_depth",
-        "combine",
-        "aux_norm",
-        "forward_in",
-        "attention",
-        "final_norm",
-        "forward_out",
-        "draft_ended",
-        "step_ended",
+        *("schedule", "step_started", "extend_started", "extend_ended", "draft_started"),
+        *("first_depth", "combine", "aux_norm", "forward_in", "attention", "final_norm"),
+        *("forward_out", "draft_ended", "step_ended"),
     },
     "engine": {"verify_started", "verify"},
 }
@@ -146,18 +118,27 @@ def test_a_tree_has_acceptance_and_no_masses(sglang_outcome: Outcomes) -> None:
     assert max(step["draft_s"] for step in trace.step.to_pylist()) > 0
 
 
-def test_requests_carry_what_sglang_reports(sglang_outcome: Outcomes) -> None:
-    outcome = sglang_outcome("temperature")
+def requests_of(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return the rows of the requests that SGLang answered, in its order."""
     rows = {row["request"]: row for row in read_trace(outcome.run).request.to_pylist()}
-    for meta in outcome.meta():
-        row = rows[meta["id"]]
-        assert row["temperature"] == pytest.approx(0.8)
+    return [rows[name] for name in outcome.names()]
+
+
+@pytest.mark.parametrize(
+    "name", ["temperature", "stop token", "K = 1", "structured output", "no speculation"]
+)
+def test_requests_carry_what_sglang_reports(sglang_outcome: Outcomes, name: str) -> None:
+    outcome = sglang_outcome(name)
+    for meta, row in zip(outcome.meta(), requests_of(outcome), strict=True):
+        assert row["temperature"] == pytest.approx(outcome.job.sampling.get("temperature", 0))
         assert row["prompt_tokens"] == meta["prompt_tokens"]
         assert row["output_tokens"] == meta["completion_tokens"]
         assert row["finish_reason"] == meta["finish_reason"]["type"]
         assert 0 < row["tpot_s"] < row["ttft_s"] + meta["e2e_latency"]
         assert len(row["prompt_digest"]) == 16
-    assert all(ours == theirs for theirs, ours in histograms(outcome))
+    if outcome.job.drafter:
+        assert all(ours == theirs for theirs, ours in histograms(outcome))
+    assert not any(status.errors for status in read_trace(outcome.run).statuses)
 
 
 def test_labels_choose_what_is_recorded(sglang_outcome: Outcomes) -> None:
@@ -172,21 +153,10 @@ def test_labels_choose_what_is_recorded(sglang_outcome: Outcomes) -> None:
     assert len({row["request"] for row in trace.verify.to_pylist()}) == len(labels) + 1
 
 
-def test_a_stop_token_ends_a_request(sglang_outcome: Outcomes) -> None:
-    outcome = sglang_outcome("stop token")
-    rows = {row["request"]: row for row in read_trace(outcome.run).request.to_pylist()}
-    for meta in outcome.meta():
-        assert rows[meta["id"]]["finish_reason"] == meta["finish_reason"]["type"]
-        assert rows[meta["id"]]["output_tokens"] == meta["completion_tokens"]
-
-
 def test_one_depth_is_the_one_of_the_round_before(sglang_outcome: Outcomes) -> None:
-    outcome = sglang_outcome("K = 1")
-    rows = read_trace(outcome.run).draft.to_pylist()
-    assert rows and {
-        (row["k"], len(row["prompt_mass"]), len(row["token_ids"])) for row in rows
-    } == {(1, 1, 1)}
-    assert all(ours == theirs for theirs, ours in histograms(outcome))
+    rows = read_trace(sglang_outcome("K = 1").run).draft.to_pylist()
+    sizes = {(row["k"], len(row["prompt_mass"]), len(row["token_ids"])) for row in rows}
+    assert sizes == {(1, 1, 1)}
 
 
 def test_an_engine_without_a_drafter_is_recorded_and_serves_the_same(
@@ -197,41 +167,24 @@ def test_an_engine_without_a_drafter_is_recorded_and_serves_the_same(
     trace = read_trace(outcome.run)
     manifest = trace.manifest
     assert (manifest.drafter, manifest.k, manifest.notes) == (None, 0, ())
-    assert trace.draft.num_rows == 0 and not any(status.errors for status in trace.statuses)
-    rows = {row["request"]: row for row in trace.request.to_pylist()}
-    assert set(rows) == {meta["id"] for meta in outcome.meta()}
-    for meta in outcome.meta():
-        row = rows[meta["id"]]
-        assert row["output_tokens"] == meta["completion_tokens"] and len(row["prompt_digest"]) == 16
-        assert 0 < row["tpot_s"] < row["ttft_s"] + meta["e2e_latency"]
+    assert trace.draft.num_rows == 0
     verified = trace.verify.to_pylist()
-    assert len(verified) == sum(row["output_tokens"] - 1 for row in rows.values())
+    assert len(verified) == sum(row["output_tokens"] - 1 for row in requests_of(outcome))
     assert {(row["drafted"], row["reason"]) for row in verified} == {(0, "k_zero")}
     steps = trace.step.to_pylist()
     assert {step["k"] for step in steps} == {0} and all(step["step_s"] > 0 for step in steps)
     plain = analyze(Inputs(sources=[trace], labels=["plain"])).plain
-    assert plain is not None and plain.requests == len(rows)
+    assert plain is not None and plain.requests == outcome.job.requests
 
 
-def test_structured_output_is_recorded_like_other_answers(sglang_outcome: Outcomes) -> None:
-    """SGLang verifies drafts against the grammar, so that acceptance is the grammar's too."""
-    outcome = sglang_outcome("structured output")
-    trace = read_trace(outcome.run)
-    rows = {row["request"]: row for row in trace.request.to_pylist()}
-    asked, *others = [rows[meta["id"]] for meta in outcome.meta()]
+def test_structured_output_is_recorded_with_its_kind_of_text(sglang_outcome: Outcomes) -> None:
+    """SGLang verifies drafts against the grammar, so that acceptance is the grammar's too. Its
+    scheduler has a tokenizer unless it was told to have none."""
+    asked, *others = requests_of(sglang_outcome("structured output"))
     assert asked["structured"] == "json" and {row["structured"] for row in others} == {"none"}
-    assert all(ours == theirs for theirs, ours in histograms(outcome))
-    assert not any(status.errors for status in trace.statuses)
-
-
-def test_answers_have_their_kinds_of_text(sglang_outcome: Outcomes) -> None:
-    """The scheduler has a tokenizer unless it was told to have none."""
-    outcome = sglang_outcome("structured output")
-    rows = {row["request"]: row for row in read_trace(outcome.run).request.to_pylist()}
-    asked, *others = [rows[meta["id"]] for meta in outcome.meta()]
     assert [Region.ALL[code] for code in asked["region_codes"]][:1] == ["json"]
     assert all(row["region_starts"][0] == 0 for row in others)
-    plain = read_trace(sglang_outcome("temperature").run).request.to_pylist()
+    plain = requests_of(sglang_outcome("temperature"))
     assert {str(row["region_starts"]) for row in plain} == {"None"}, "there is no tokenizer"
 
 
@@ -271,32 +224,14 @@ def test_the_processes_record_one_run(sglang_outcome: Outcomes, name: str) -> No
     assert sizes == ((2, 1) if replicas == 1 else (1, 2))
 
 
-ANALYZE = (sys.executable, "-m", "driftscope", "analyze")
-
-
-@pytest.fixture(scope="module")
-def written(sglang_outcome: Outcomes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the report of a run as page and as JSON."""
-    folder: Path = tmp_path_factory.mktemp("report")
-    run = sglang_outcome("eagle31, batch of 8").run
-    for name, options in {"report.html": (), "report.json": ("--format", "json")}.items():
-        subprocess.run(
-            [*ANALYZE, run, "-q", *options, "-o", folder / name], check=True, timeout=300
-        )
-    return folder
-
-
-def test_the_report_names_the_engine(written: Path) -> None:
-    (run,) = json.loads((written / "report.json").read_text())["runs"]
+def test_the_report_has_the_engine_and_every_depth(
+    sglang_outcome: Outcomes, tmp_path: Path
+) -> None:
+    source = sglang_outcome("eagle31, batch of 8").run
+    done = run_command("analyze", source, "-o", tmp_path / "report.html", "--json")
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
     assert (run["manifest"]["engine"], run["manifest"]["engine_version"]) == ("sglang", VERSION)
-
-
-def test_the_report_has_every_depth(written: Path) -> None:
-    (run,) = json.loads((written / "report.json").read_text())["runs"]
-    assert run["rounds"] > 100
-    assert len(run["acceptance"]["marginal"]) == K
-
-
-def test_the_page_is_whole(written: Path) -> None:
-    page = (written / "report.html").read_text()
+    assert run["rounds"] > 100 and len(run["acceptance"]["marginal"]) == K
+    page = (tmp_path / "report.html").read_text()
     assert f"sglang {VERSION}" in page and page.rstrip().endswith("</html>")

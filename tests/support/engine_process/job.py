@@ -61,10 +61,8 @@ class Job:
     """Device: "cpu", where V2's kernels run in Triton's interpreter, or "cuda"."""
     llm: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
-    main: str = "engine_main.py"
-    """Script that runs in the engine's process."""
     situations: tuple[Any, ...] = ()
-    """Situations for situations_main.py, instead of batches."""
+    """Situations for situations_main.py, instead of batches for engine_main.py."""
     env: dict[str, str] = field(default_factory=dict)
     processes: bool = False
     """Whether engine core and workers are processes of their own, as for users; each imports vLLM.
@@ -78,16 +76,21 @@ class Job:
 class Outcome:
     """Results of a job."""
 
-    job: Job
+    job: Any
+    """The `Job`, or that of another engine."""
     run: Path
     """Run directory, if the probe was on."""
     batches: list[dict[str, Any]]
-    metrics: dict[str, Any]
     log: str
+    metrics: dict[str, Any] = field(default_factory=dict)
 
     def tokens(self, batch: int = 0) -> list[list[int]]:
         """Return the output token ids of each request of a batch, in order of the prompts."""
         return [request["token_ids"] for request in self.batches[batch]["requests"]]
+
+    def names(self, batch: int = 0) -> list[str]:
+        """Return the ids of a batch's requests, without what vLLM's engine adds to them."""
+        return [request["id"].partition("-")[0] for request in self.batches[batch]["requests"]]
 
 
 def prompts(count: int = PROMPTS) -> list[list[int]]:
@@ -105,7 +108,8 @@ def run_job(job: Job, folder: Path, core: str = "0") -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     spec, result, log = folder / "job.json", folder / "result.json", folder / "log.txt"
     spec.write_text(json.dumps(_description(job)))
-    main, arguments, env = HERE / job.main, [str(spec), str(result)], environment(job, folder, core)
+    main = HERE / ("situations_main.py" if job.situations else "engine_main.py")
+    arguments, env = [str(spec), str(result)], environment(job, folder, core)
     if _forked(job):
         code = forks(job.runner).run(main, arguments, env, log, ENGINE_TIMEOUT_S)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import subprocess
@@ -12,11 +11,12 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from support.engine_process.job import BLOCKS, CORES, Job, environment
-from support.waiting import free_port
+from support.waiting import free_port, until
 
 from driftscope_lab.trio import trio_path
 
@@ -24,25 +24,23 @@ READY_S = 600
 MODEL = "tiny"
 
 
+@dataclass(frozen=True, slots=True)
 class Server:
     """A running server and its run directory."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, run: Path, log: Path) -> None:
-        self.process, self.url, self.run, self.log = process, url, run, log
+    process: subprocess.Popen[bytes]
+    url: str
+    run: Path
 
     def complete(
-        self, request_id: str, *, headers: dict[str, str] | None = None, **body: Any
+        self, request_id: str, *, headers: Mapping[str, str] = {}, **body: Any
     ) -> dict[str, Any]:
         """Send POST /v1/completions and return the response."""
         payload = {"model": MODEL, "temperature": 0, "ignore_eos": True, **body}
         request = urllib.request.Request(
             f"{self.url}/v1/completions",
             data=json.dumps(payload).encode(),
-            headers={
-                "Content-Type": "application/json",
-                "X-Request-Id": request_id,
-                **(headers or {}),
-            },
+            headers={"Content-Type": "application/json", "X-Request-Id": request_id, **headers},
         )
         with urllib.request.urlopen(request, timeout=120) as response:
             answer: dict[str, Any] = json.load(response)
@@ -60,30 +58,36 @@ class Server:
                     todo.append(int(pid))
         return found
 
+    def is_ready(self) -> bool:
+        """Return whether it answers, or has ended."""
+        if self.process.poll() is not None:
+            return True
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+            return True
+        time.sleep(0.3)
+        return False
+
 
 @contextlib.contextmanager
 def serve_all(
     folder: Path,
-    options: dict[str, tuple[str, ...]],
-    environs: Mapping[str, Mapping[str, str]] | None = None,
+    options: Mapping[str, tuple[str, ...]],
+    environs: Mapping[str, Mapping[str, str]] = {},
 ) -> Iterator[dict[str, Server]]:
     """Yield a server for each set of options, by name; they start in parallel, one per core.
 
     `environs` has, by name, what the environment of a server differs in.
     """
+    with contextlib.ExitStack() as ends, ThreadPoolExecutor(len(CORES)) as pool:
 
-    def start(item: tuple[str, str]) -> Server:
-        core, name = item
-        (folder / name).mkdir()
-        environ = (environs or {}).get(name)
-        server = serve(folder / name, *options[name], core=core, environ=environ)
-        return ends.enter_context(server)
+        def start(name: str, core: str) -> Server:
+            (folder / name).mkdir()
+            environ = environs.get(name, {})
+            server = serve(folder / name, *options[name], core=core, environ=environ)
+            return ends.enter_context(server)
 
-    with contextlib.ExitStack() as ends:
-        with ThreadPoolExecutor(len(CORES)) as pool:
-            started = pool.map(start, zip(itertools.cycle(CORES), options, strict=False))
-            servers = dict(zip(options, started, strict=True))
-        yield servers
+        yield dict(zip(options, pool.map(start, options, CORES), strict=True))
 
 
 @contextlib.contextmanager
@@ -93,86 +97,36 @@ def serve(
     drafter: str = "eagle31",
     core: str = "0",
     command: tuple[str, ...] = (sys.executable, "-m", "driftscope"),
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = {},
 ) -> Iterator[Server]:
     """Yield `driftscope serve` on a free port, ready; it is killed at the end if it still runs.
 
     It records every round unless `options` change that. `command` is the `driftscope` to start,
-    `environ` what its environment differs in.
+    `environ` what its environment differs in. Raises RuntimeError if it does not come up.
     """
-    port = free_port()
-    run = folder / "run"
-    speculation = {
-        "method": "eagle3",
-        "model": str(trio_path() / drafter),
-        "num_speculative_tokens": 8,
-    }
+    port, run, log = free_port(), folder / "run", folder / "server.log"
+    model = str(trio_path() / drafter)
+    speculation = {"method": "eagle3", "model": model, "num_speculative_tokens": 8}
     arguments = [
-        *command,
-        "serve",
-        str(trio_path() / "target"),
-        "--trace",
-        str(run),
-        "--speculative-config",
-        json.dumps(speculation),
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "1024",
-        "--max-num-seqs",
-        "8",
-        "--enforce-eager",
-        "--num-gpu-blocks-override",
-        str(BLOCKS),
-        "--served-model-name",
-        MODEL,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--per-request-spec-decode-metrics",
-        "detailed",
-        *options,
+        *(*command, "serve", str(trio_path() / "target"), "--trace", str(run)),
+        *("--speculative-config", json.dumps(speculation), "--dtype", "float32"),
+        *("--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager"),
+        *("--num-gpu-blocks-override", str(BLOCKS), "--served-model-name", MODEL),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--per-request-spec-decode-metrics", "detailed", *options),
         *(() if "--every" in options or "--budget" in options else ("--every", "1")),
     ]
-    environment_of_server = {
-        **environment(Job(drafter=drafter, processes=True), folder, core),
-        **(environ or {}),
-    }
-    with running(arguments, environment_of_server, port, run, folder / "server.log") as server:
-        yield server
-
-
-@contextlib.contextmanager
-def running(
-    arguments: list[str], environ: Mapping[str, str], port: int, run: Path, log: Path
-) -> Iterator[Server]:
-    """Yield a server that listens at `port`, ready; it is killed at the end if it still runs.
-
-    Raises RuntimeError if it does not come up.
-    """
+    variables = {**environment(Job(drafter=drafter, processes=True), folder, core), **environ}
     with log.open("wb") as sink:
-        process = subprocess.Popen(
-            arguments, env=dict(environ), stdout=sink, stderr=subprocess.STDOUT
-        )
-    server = Server(process, f"http://127.0.0.1:{port}", run, log)
+        process = subprocess.Popen(arguments, env=variables, stdout=sink, stderr=subprocess.STDOUT)
+    server = Server(process, f"http://127.0.0.1:{port}", run)
     try:
-        _wait_until_ready(server)
+        until(server.is_ready, READY_S)
+        if process.poll() is not None:
+            raise RuntimeError(f"server not ready:\n{log.read_text(errors='replace')[-4000:]}")
         yield server
     finally:
         for pid in [*server.children(), process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
         process.wait(30)
-
-
-def _wait_until_ready(server: Server) -> None:
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        if server.process.poll() is not None:
-            break
-        with contextlib.suppress(OSError):
-            urllib.request.urlopen(f"{server.url}/health", timeout=2).close()
-            return
-        time.sleep(0.5)
-    raise RuntimeError(f"server not ready:\n{server.log.read_text(errors='replace')[-4000:]}")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.engine_process.engine_main import _per_request, _spec_decode
+from support.engine_process.engine_main import keep_async_scheduling, per_request, spec_decode
 
 from driftscope.trace.writer import FLUSH_S
 
@@ -87,7 +87,7 @@ class Driver:
                 "token_ids": list(one.token_ids),
                 "finish_reason": one.finish_reason,
                 "cached": output.num_cached_tokens,
-                "spec": _per_request(output),
+                "spec": per_request(output),
             }
 
     @staticmethod
@@ -124,23 +124,6 @@ def _wait_for_grammar(structured: Any) -> None:
         time.sleep(0.001)
 
 
-def keep_async_scheduling() -> None:
-    """Keep asynchronous scheduling, which vLLM disables on CPU, where it gains nothing; a GPU has
-    it on.
-
-    This is for tests of what the scheduler then sees.
-    """
-    from vllm.platforms.cpu import CpuPlatform
-
-    check = CpuPlatform.check_and_update_config.__func__
-
-    def kept(cls: Any, config: Any) -> None:
-        check(cls, config)
-        config.scheduler_config.async_scheduling = True
-
-    CpuPlatform.check_and_update_config = classmethod(kept)
-
-
 def copy_streams() -> None:
     """Copy the run while the engine serves, in streams that are not sealed."""
     if run := os.environ.get("DRIFTSCOPE_TRACE"):
@@ -161,7 +144,7 @@ def main() -> None:
         {"name": situation["name"], **driver.run(situation)} for situation in job["situations"]
     ]
     copy_streams()
-    result.write_text(json.dumps({"batches": batches, "metrics": _spec_decode(llm)}))
+    result.write_text(json.dumps({"batches": batches, "metrics": spec_decode(llm)}))
 
 
 if __name__ == "__main__":

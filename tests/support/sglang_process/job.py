@@ -9,12 +9,15 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from support.engine_process import job as vllm
 from support.engine_process.job import prompts
+from support.waiting import free_port
 
 from driftscope_lab.trio import trio_path
 
@@ -39,6 +42,8 @@ _IN_CONFIG = "eagle_aux_hidden_state_layer_ids"
 class Job:
     """An engine to start and its requests."""
 
+    target: ClassVar = "target"
+    method: ClassVar = "eagle3"
     drafter: str
     """Name of a shipped drafter; "": no speculation."""
     probe: dict[str, str] = field(default_factory=dict)
@@ -53,8 +58,6 @@ class Job:
     """Sampling parameters of single requests, in order."""
     models: Callable[[Path], dict[str, Any]] | None = None
     """Builds models in a folder, and returns further arguments of SGLang's Engine for them."""
-    largest_id: int | None = None
-    """Largest token id of the models' vocabulary; prompts are folded into it."""
     abort: int | None = None
     """Number of the request that is aborted while others are served; all are sent at once."""
     env: dict[str, str] = field(default_factory=dict)
@@ -62,18 +65,12 @@ class Job:
     """Builds a checkpoint in a folder, whose weights the target gets before the second batch."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(vllm.Outcome):
     """Results of a job."""
 
-    job: Job
-    run: Path
-    batches: list[dict[str, Any]]
-    log: str
-
-    def tokens(self, batch: int = 0) -> list[list[int]]:
-        """Return the output token ids of each request of a batch, in order of the prompts."""
-        return [request["token_ids"] for request in self.batches[batch]["requests"]]
+    def names(self, batch: int = 0) -> list[str]:
+        """Return SGLang's ids of a batch's requests."""
+        return [meta["id"] for meta in self.meta(batch)]
 
     def meta(self, batch: int = 0) -> list[dict[str, Any]]:
         """Return SGLang's `meta_info` of each request of a batch."""
@@ -90,39 +87,76 @@ def run_job(job: Job, folder: Path) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     spec, result, log = folder / "job.json", folder / "result.json", folder / "log.txt"
     spec.write_text(json.dumps(_description(job, folder)))
-    command = [str(ENVIRONMENT / "bin/python"), str(HERE / "engine_main.py"), spec, result]
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            command,
-            env=environment(job, folder),
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            _wait(process, log)
-        finally:
-            end(process)
+    with _started(job, folder, [str(HERE / "engine_main.py"), str(spec), str(result)]) as process:
+        # After a crash SGLang waits a minute for a core dump.
+        _wait(process, TIMEOUT_S, lambda: _CRASH in log.read_text(errors="replace"))
     text = log.read_text(errors="replace")
     if not result.exists():
         raise RuntimeError(f"engine ended with {process.returncode}:\n{text[-6000:]}")
     return Outcome(job=job, run=folder / "run", log=text, **json.loads(result.read_text()))
 
 
-def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait for the end, or for a crash: after one SGLang waits a minute for a core dump."""
-    until = time.monotonic() + TIMEOUT_S
-    while process.poll() is None and time.monotonic() < until:
-        if _CRASH in log.read_text(errors="replace"):
-            return
+@contextlib.contextmanager
+def _started(job: Job, folder: Path, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process of SGLang's Python, whose output is in `folder`/log.txt; end it and all that
+    it started."""
+    with (folder / "log.txt").open("wb") as sink:
+        process = subprocess.Popen(
+            [str(ENVIRONMENT / "bin/python"), *words],
+            env=environment(job, folder),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float, is_so: Callable[[], bool]) -> None:
+    """Wait until a condition holds or the process has ended."""
+    until = time.monotonic() + limit_s
+    while process.poll() is None and time.monotonic() < until and not is_so():
         time.sleep(0.5)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End an engine with all its processes."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
+@contextlib.contextmanager
+def serving(job: Job, folder: Path) -> Iterator[str]:
+    """Serve a job's engine, started as users start it; yield the server's address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    options = {**engine(job, folder), **job.engine, "host": "127.0.0.1", "port": port}
+    flags = (
+        word
+        for name, value in options.items()
+        if value is not False
+        for word in (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
+    )
+
+    def is_ready() -> bool:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{address}/health", timeout=5).close()
+            return True
+        return False
+
+    with _started(job, folder, ["-m", "sglang.launch_server", *flags]) as process:
+        _wait(process, TIMEOUT_S, is_ready)
+        assert is_ready(), f"the server did not start (it ended with {process.returncode})"
+        yield address
+        time.sleep(SETTLE_S)
+
+
+def ask(address: str, body: dict[str, Any]) -> Any:
+    """Return the answer of the server's /generate."""
+    content = json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/generate", content, headers)
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
 
 
 def environment(job: Job, folder: Path) -> dict[str, str]:
@@ -159,8 +193,6 @@ def shifted_drafter(name: str, folder: Path) -> Path:
 
 def _description(job: Job, folder: Path) -> dict[str, Any]:
     asked = prompts(job.requests)
-    if job.largest_id is not None:
-        asked = [[token % (job.largest_id + 1) for token in ids] for ids in asked]
     built = {} if job.models is None else job.models(folder / "models")
     sampling = {"temperature": 0, "max_new_tokens": MAX_TOKENS, "ignore_eos": True, **job.sampling}
     own = [*job.own, *({} for _ in range(len(asked) - len(job.own)))]

@@ -35,20 +35,24 @@ class Fault:
 
     of: str
     """One of HEALTHY."""
-    config: Callable[[dict[str, Any]], None] | None = None
+    config: Callable[[dict[str, Any]], object] | None = None
     """Changes the drafter's config before it is loaded."""
-    weights: Callable[[dict[str, Tensor]], None] | None = None
+    weights: Callable[[dict[str, Tensor]], object] | None = None
     """Changes the drafter's weights before they are loaded."""
-    target: Callable[[Target], None] | None = None
+    target: Callable[[Target], object] | None = None
     """Changes the target before it is loaded."""
-    engine: Callable[[ReferenceDrafter], None] | None = None
+    engine: Callable[[ReferenceDrafter], object] | None = None
     """Changes the loaded drafter, so that the engine deviates from the config."""
 
 
-def models(folder: Path, fault: Fault) -> tuple[Path, Path]:
-    """Return the folders of target and drafter with the fault in their files, written below
-    `folder`."""
-    target, drafter = healthy_models(folder, fault.of)
+def _models(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return the folders of target and drafter, healthy or with the fault of that name in their
+    files; what is not shipped is written below `folder`."""
+    fault = FAULTS.get(name, Fault(of=name))
+    target, drafter = trio_path() / "target", trio_path() / fault.of
+    if fault.of == FEWER:
+        drafter = folder / "fewer"
+        save_drafter(_fewer(load_drafter(trio_path() / EAGLE31)), drafter)
     if fault.target:
         other = load_target(target)
         fault.target(other)
@@ -57,17 +61,6 @@ def models(folder: Path, fault: Fault) -> tuple[Path, Path]:
     if fault.config or fault.weights:
         made = folder / "drafter"
         drafter = changed(made, str(drafter), config=fault.config, weights=fault.weights)
-    return target, drafter
-
-
-def healthy_models(folder: Path, name: str) -> tuple[Path, Path]:
-    """Return the folders of the target and of an unbroken drafter."""
-    target = trio_path() / "target"
-    if name != FEWER:
-        return target, trio_path() / name
-    drafter = folder / "fewer"
-    if not drafter.exists():
-        save_drafter(_fewer(load_drafter(trio_path() / EAGLE31)), drafter)
     return target, drafter
 
 
@@ -87,13 +80,6 @@ def _fewer(drafter: ReferenceDrafter) -> ReferenceDrafter:
 def _permuted_head(state: dict[str, Tensor]) -> None:
     head = state["lm_head.weight"]
     state["lm_head.weight"] = head[_permutation(len(head))]
-
-
-def _d2t(change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], None]:
-    def edit(state: dict[str, Tensor]) -> None:
-        state["d2t"] = change(state["d2t"]).contiguous()
-
-    return edit
 
 
 def _own_embedding(drafter: ReferenceDrafter) -> None:
@@ -149,8 +135,8 @@ FAULTS = {
     "captured layers one too low": Fault(of=EAGLE31, config=captured(1, 2, 4)),
     "captured layers one too high": Fault(of=EAGLE31, config=captured(3, 4, 6)),
     "captured layers one too high, eagle3": Fault(of=EAGLE3, config=captured(3, 4, 6)),
-    "d2t shifted": Fault(of=FEWER, weights=_d2t(lambda d2t: d2t + 1)),
-    "d2t zero": Fault(of=FEWER, weights=_d2t(torch.zeros_like)),
+    "d2t shifted": Fault(of=FEWER, weights=lambda state: state.update(d2t=state["d2t"] + 1)),
+    "d2t zero": Fault(of=FEWER, weights=lambda state: state.update(d2t=0 * state["d2t"])),
     "own embedding": Fault(of=EAGLE31, engine=_own_embedding),
     "head permuted": Fault(of=EAGLE31, weights=_permuted_head),
     "rope interleaved": Fault(of=EAGLE31, engine=_rope_interleaved),
@@ -168,7 +154,7 @@ def record(run: Path, name: str, folder: Path) -> Path:
     """Record the healthy drafter or the fault of that name into `run`; models go to `folder`."""
     torch.set_num_threads(1)
     fault = FAULTS.get(name)
-    target, drafter = models(folder, fault) if fault else healthy_models(folder, name)
+    target, drafter = _models(folder, name)
     prompts = [encode(prompt.in_distribution) for prompt in load_prompts()[:REQUESTS]]
     change = fault.engine if fault else None
     size = {"k": K, "max_tokens": MAX_TOKENS}

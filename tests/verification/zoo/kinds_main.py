@@ -41,7 +41,7 @@ def main() -> None:
 
 def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
     """Return the tokens, and with the probe the largest errors of the recording."""
-    from support.engine_process.engine_main import _spec_decode
+    from support.engine_process.engine_main import spec_decode
     from vllm import LLM, SamplingParams
 
     from verification.zoo.compare import anatomy_of, compare
@@ -70,7 +70,7 @@ def run_engine(folder: Path, runner: str, name: str, probe: bool) -> dict[str, A
     outputs = llm.generate(ids, SamplingParams(**SAMPLING), use_tqdm=False)
     found: dict[str, Any] = {
         "tokens": [list(o.outputs[0].token_ids) for o in outputs],
-        "metrics": _spec_decode(llm),
+        "metrics": spec_decode(llm),
     }
     if probe:
         llm.collective_rpc("close_trace")
