@@ -32,7 +32,7 @@ def _kill_writer() -> None:
     which some starts break on purpose."""
     from driftscope.trace.writer import NAME
 
-    while not (found := [thread for thread in threading.enumerate() if thread.name == NAME]):
+    while not (found := [t for t in threading.enumerate() if t.name == NAME and t.ident]):
         time.sleep(0.01)
     for thread in found:
         kill(thread)
