@@ -97,7 +97,8 @@ class Groups:
     one."""
     duration_s: float = 0.0
     failed_share: float = 0.0
-    """Decode steps that should have drafted and did not, as a share of all decode steps."""
+    """Decode steps that should have drafted and did not, as a share of all decode steps. Drafts
+    that a grammar rejected are in `boundary_share` instead."""
     failed_share_interval: Interval | None = None
     boundary_share: float = 0.0
     """Steps that lost their draft to a grammar, as a share of the decode steps of requests with
