@@ -127,8 +127,8 @@ class Table:
     def row(self, world: str, trials: int) -> Row:
         """Measure one world."""
         truth = self.worlds[world]
-        trials_figures = [self.trial(truth, seed) for seed in range(trials)]
-        return Row(world=world, truth=truth, figures=self.summary(truth, trials_figures))
+        figures_of_trials = [self.trial(truth, seed) for seed in range(trials)]
+        return Row(world=world, truth=truth, figures=self.summary(truth, figures_of_trials))
 
     def measure(self, trials: int, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
         """Measure and print the table; return its rows, and a line for each breach of a bound."""

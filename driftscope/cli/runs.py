@@ -219,7 +219,7 @@ for it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainFinding:
-    """What the first screen of a run is about: a finding, or else the headline."""
+    """Subject of the run's first screen: a finding, or else the headline."""
 
     id: str
     severity: str

@@ -32,10 +32,10 @@ def to_html(analysis: Analysis, *, command: str | None = None) -> str:
 
 def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
     """Return every section, in the order of the page."""
-    sections_made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
+    of_runs = [make(analysis) for make in _SECTIONS] if analysis.runs else []
     drawn = [
         replace(section, pictures=[p for p in section.pictures if has_values(p.chart)])
-        for section in sections_made
+        for section in of_runs
     ]
     sent = replays(analysis)
     return [*([sent] if sent else []), *drawn, provenance(analysis, command)]

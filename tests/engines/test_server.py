@@ -470,7 +470,7 @@ STRICT = {
     "DRIFTSCOPE_EVERY='often': give a whole number from 1": "often",
     "already holds a run": "1",
 }
-"""What a start that is strict says -> the number of rounds between two that are recorded."""
+"""Error of a strict start -> the value of DRIFTSCOPE_EVERY that the start was given."""
 
 
 @pytest.mark.parametrize("said", STRICT)

@@ -308,7 +308,7 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     "removed": remove,
     "read-only": read_only,
 }
-"""What happens to the disk of the run as soon as worker and engine core write there."""
+"""Faults of the run's disk, which begin once worker and engine core write there."""
 
 
 def lost(statuses: tuple[Status, ...]) -> int:

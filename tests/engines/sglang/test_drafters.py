@@ -29,7 +29,7 @@ def _counted_and_timed(outcome: Outcome) -> Trace:
 
 @pytest.fixture(scope="module")
 def eagle_1(sglang_outcome: Outcomes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Truth]:
-    """What EAGLE-1 differs in from its weights, by name of the job."""
+    """Difference of EAGLE-1 from its weights, by name of the job."""
     used = loaded("target", str(eagle1_drafter(tmp_path_factory.mktemp("drafter"))))
     names = ("EAGLE-1", "EAGLE-1 without a bias")
     return {name: compare(sglang_outcome(name), used=used) for name in names}

@@ -81,7 +81,7 @@ def test_json_nested_too_deep_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_json_number_reads_as_null(tmp_path: Path) -> None:
-    """What is no UTF-8 is an error."""
+    """Bytes that are no UTF-8 are an error."""
     (tmp_path / "file").write_bytes(b'{"a": "\xff"}')
     with pytest.raises(ValueError):
         read_json(tmp_path / "file")

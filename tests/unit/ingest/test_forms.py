@@ -31,7 +31,7 @@ DECODE_04 = (
 """A decode line of SGLang 0.4, without a rate."""
 TWO = [vllm(0.8, 0.6, 0.4), vllm(0.7, 0.5, 0.3, at=10)]
 READ = (" 3 +1,000 +2.65 ",)
-"""What is said of TWO."""
+"""Statement about TWO."""
 DEAD = vllm(0.02, 0.0, 0.0)
 NOTHING_DRAFTED = (
     "SpecDecoding metrics: Mean acceptance length: nan, Accepted: 0 tokens, Drafted: 0 tokens, "

@@ -376,7 +376,7 @@ def operations(worker: Worker, k: int) -> Counter[str]:
 
 
 def test_a_depth_adds_no_torch_operator(start: Start, tmp_path: Path) -> None:
-    """Of a drafter that drafts greedily, so that nothing changes the logits that it keeps."""
+    """The drafter drafts greedily, so that nothing changes the logits that it keeps."""
     added, drafter = {}, replace(tiny_drafter(k=8), samples=False)
     for every in (1, 1 << 30):
         worker = start(drafter, every=every, trace=tmp_path / str(every))
