@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from support.simulate import Prompts, Truth
+from support.simulate import Cost, Prompts, Truth
 
 from benchmarks.calibration.runs import trace_of
 from benchmarks.calibration.table import MOSTLY, NEVER, Bound, Figures, table
@@ -152,3 +152,32 @@ def training(truth: Truth, seed: int) -> Figures:
         "named": any(cause.cause == TRAINING.words for cause in causes),
         "ruled_out": any(cause.cause == TRAINING.words for cause in out),
     }
+
+
+SLOWED: dict[str, tuple[Truth, Bound]] = {
+    "steps as ever": (HEALTHY, NEVER),
+    "steps as ever, busy and idle": (replace(HEALTHY, requests=120, batches=(1, 12)), NEVER),
+    "steps of very different times": (replace(HEALTHY, cost=Cost(noise=0.4)), NEVER),
+    "answers become longer": (replace(HEALTHY, longer=(0.5, 3.0)), NEVER),
+    "acceptance falls": (replace(HEALTHY, change=(0.5, -1.5)), NEVER),
+    "1.15 times as long from half-way on": (replace(HEALTHY, slowdown=(0.5, 1.0, 1.15)), NEVER),
+    "1.6 times as long from half-way on": (replace(HEALTHY, slowdown=(0.5, 1.0, 1.6)), MOSTLY),
+    "2 times as long for a fifth of the run": (replace(HEALTHY, slowdown=(0.4, 0.6, 2.0)), MOSTLY),
+    "2.5 times as long, and acceptance falls": (
+        replace(HEALTHY, slowdown=(0.5, 1.0, 2.5), change=(0.5, -1.5)),
+        MOSTLY,
+    ),
+}
+
+
+@table(
+    "slowdowns",
+    "Steps that become slower, {trials} analyses each: share in which that is found",
+    worlds=SLOWED,
+    wanted=lambda world: {"found": world[1]},
+    most_trials=100,
+)
+def slowed(world: tuple[Truth, Bound], seed: int) -> Figures:
+    """Return whether the steps of one run are found to take longer in a part of it."""
+    findings = _findings(replace(world[0], seed=seed, prompts_seed=10_000 + seed))
+    return {"found": any(finding.id == "steps_slow_down" for finding in findings)}

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.query.query_engine import floats, in_order, sums_column, total, whole
 from driftscope.analysis.query.record_views import Tables, table
-from driftscope.analysis.statistics.intervals import Z95
+from driftscope.analysis.statistics.changes import LEAST_STRETCH, odd_stretch
+from driftscope.analysis.statistics.intervals import Z95, Interval, student
 from driftscope.analysis.validity import RUN_EFFECT
 from driftscope.metrics.latency import StepCost
 
@@ -100,32 +101,54 @@ class StepCell:
     """Relative distance of the median of every second group of steps from that of the others."""
 
 
-def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
-    """Return the cells of a trace's step table, by K and batch size.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Steps:
+    """Steps that followed one of the same K and batch size, by replica and time, [steps] each."""
 
-    Steps with a prefill in them are outliers, which a median ignores.
-    """
-    if step.num_rows < MIN_STEPS:
-        return ()
+    k: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    replica: NDArray[np.int64]
+    recorded: NDArray[np.bool_]
+    time_s: NDArray[np.float64]
+    """Unix time at which each ended."""
+    whole_s: NDArray[np.float64]
+    """Time from the end of the step before, without the probe's own."""
+    draft_s: NDArray[np.float64]
+    """Time of the drafter, without the probe's own. A GPU's own clock is preferred to the host's,
+    which does not wait for the GPU."""
+
+
+def _steady(step: pa.Table) -> _Steps:
     step = in_order(step, "replica", "time_s")
     k, batch, replica = (whole(step, name) for name in ("k", "requests", "replica"))
     k = np.where(whole(step, "chains") > 0, k, 0)
-    recorded = floats(step, "recorded") > 0
     steady = np.zeros(len(k), dtype=np.bool_)
     steady[1:] = (np.diff(k) == 0) & (np.diff(batch) == 0) & (np.diff(replica) == 0)
-    # The times from end to end and of the drafter, without the probe, [steps] each; the first
-    # step has no time from end to end. A GPU's own clock is preferred to the host's, which
-    # does not wait for the GPU.
-    probe_s = floats(step, "probe_s")
-    whole_s = np.diff(floats(step, "time_s"), prepend=np.nan) - probe_s
+    probe_s, time_s = floats(step, "probe_s"), floats(step, "time_s")
     on_gpu = floats(step, "gpu_draft_s") - np.nan_to_num(floats(step, "gpu_probe_s"))
     busy = np.where(np.isfinite(on_gpu), on_gpu, floats(step, "draft_s") - probe_s)
-    drafting = np.maximum(busy, 0.0)
+    return _Steps(
+        k=k[steady],
+        batch=batch[steady],
+        replica=replica[steady],
+        recorded=(floats(step, "recorded") > 0)[steady],
+        time_s=time_s[steady],
+        whole_s=(np.diff(time_s, prepend=np.nan) - probe_s)[steady],
+        draft_s=np.maximum(busy, 0.0)[steady],
+    )
+
+
+def _cells(steps: _Steps) -> tuple[StepCell, ...]:
+    """Return the cells of steady steps, by K and batch size.
+
+    Steps with a prefill in them are outliers, which a median ignores.
+    """
+    k, batch, whole_s, drafting = steps.k, steps.batch, steps.whole_s, steps.draft_s
     keys = k * (int(batch.max(initial=0)) + 1) + batch
     cells = []
-    for key in np.unique(keys[steady]):
-        cell_steps = np.flatnonzero(steady & (keys == key))
-        plain = cell_steps[~recorded[cell_steps]]
+    for key in np.unique(keys):
+        cell_steps = np.flatnonzero(keys == key)
+        plain = cell_steps[~steps.recorded[cell_steps]]
         chosen = plain if len(plain) >= MIN_STEPS else cell_steps
         if len(chosen) < MIN_STEPS:
             continue
@@ -156,6 +179,133 @@ def _median(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(np.median(values)), float(np.std(groups, ddof=1) / np.sqrt(GROUPS))
 
 
+SLOWER = 1.25
+"""Time of a step over that of others of its kind from which a stretch of a run is slower, with the
+whole 95% interval. driftscope's own bound: five times RUN_EFFECT, by which a server differs from
+itself."""
+LONGER = 1.25
+"""Mean context over that of the other rounds from which it may explain slower steps. driftscope's
+own bound: attention to the context is a part of a step only."""
+_BY_CHANCE = 0.01
+"""Share of random orders with a stretch as odd."""
+_MOST_BLOCKS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """A stretch of a run whose steps take longer than the run's other steps of the same replica, K
+    and batch size."""
+
+    start_s: float | None
+    """Unix time of its first step; None if it begins with the run."""
+    end_s: float | None
+    """Unix time of its last step; None if it lasts to the end of the run."""
+    slower: float
+    """Time of a step over that of the others."""
+    interval: Interval | None
+    draft: float | None
+    """The same of the drafter's part of the step; None if it took no time."""
+    step_s: float
+    """Median time of its steps, in seconds."""
+    share: float
+    """Share of the time of all such steps that this stretch takes."""
+    context: float | None = None
+    """Mean context length of its rounds over that of the others."""
+
+    @property
+    def lost(self) -> float:
+        """Share of the time that would not have passed if these steps took as long as the
+        others."""
+        return self.share * (1.0 - 1.0 / self.slower)
+
+    @property
+    def contexts_may_explain(self) -> bool:
+        """Whether contexts are so much longer that they may be the reason."""
+        return self.context is not None and self.context > LONGER
+
+
+def _slowdown(steps: _Steps) -> Slowdown | None:
+    """Return the stretch whose steps are slower, by SLOWER at least; None if there is none that
+    costs more time than the run effect, or if no kind of step is both in it and outside."""
+    kinds = np.stack([steps.replica, steps.k, steps.batch, steps.recorded])
+    kind, sizes = np.unique(kinds, axis=1, return_inverse=True, return_counts=True)[1:]
+    kind = kind.ravel()
+    usable = np.flatnonzero((steps.whole_s > 0) & (sizes[kind] >= MIN_STEPS))
+    order = usable[np.argsort(steps.time_s[usable], kind="stable")]
+    kind, whole_s, time_s = kind[order], steps.whole_s[order], steps.time_s[order]
+    slow = _slow_stretch(_beyond(whole_s, kind, np.ones(len(kind), dtype=np.bool_)))
+    if slow is None:
+        return None
+    in_both = [np.bincount(kind[part], minlength=len(sizes)) >= MIN_STEPS for part in (slow, ~slow)]
+    shared = (in_both[0] & in_both[1])[kind]
+    if not shared.any():
+        return None
+
+    def ratio(seconds: NDArray[np.float64]) -> tuple[float, float]:
+        """Return the logarithm of how much longer this takes in the stretch, and its error."""
+        logs = _beyond(seconds[shared], kind[shared], ~slow[shared])
+        (late, error), (early, other) = (_median(logs[slow[shared] == side]) for side in (1, 0))
+        return late - early, math.hypot(error, other)
+
+    slower, error = ratio(whole_s)
+    half = float(student(GROUPS - 1)) * error
+    if slower - half < math.log(SLOWER):
+        return None
+    draft_s = steps.draft_s[order]
+    found = Slowdown(
+        start_s=None if slow[0] else float(time_s[slow][0]),
+        end_s=None if slow[-1] else float(time_s[slow][-1]),
+        slower=math.exp(slower),
+        interval=Interval.between(math.exp(slower - half), math.exp(slower + half)),
+        draft=math.exp(ratio(draft_s)[0]) if (draft_s[shared] > 0).all() else None,
+        step_s=float(np.median(whole_s[slow])),
+        share=float(whole_s[slow].sum() / whole_s.sum()),
+    )
+    return found if found.lost >= RUN_EFFECT else None
+
+
+def _beyond(
+    seconds: NDArray[np.float64], kind: NDArray[np.int64], usual: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the logarithm of each step's time over the median of the `usual` steps of its kind."""
+    out = np.empty(len(seconds))
+    for at in np.unique(kind):
+        of_kind = kind == at
+        out[of_kind] = np.log(seconds[of_kind] / np.median(seconds[of_kind & usual]))
+    return out
+
+
+def _slow_stretch(beyond: NDArray[np.float64]) -> NDArray[np.bool_] | None:
+    """Return which steps, in order of time, are of the one stretch that takes longer than the rest;
+    None if there is none. What is fast for a while leaves two."""
+    blocks = min(_MOST_BLOCKS, len(beyond) // GROUPS)
+    if not blocks:
+        return None
+    parts = np.array_split(beyond, blocks)
+    values = np.array([np.median(part) for part in parts])
+    odd = odd_stretch(values, _BY_CHANCE)
+    if odd is None:
+        return None
+    slow = np.zeros(blocks, dtype=np.bool_)
+    begin = odd.start if odd.start >= LEAST_STRETCH else 0
+    slow[begin : odd.stop if blocks - odd.stop >= LEAST_STRETCH else blocks] = True
+    if values[slow].mean() < values[~slow].mean():
+        slow = ~slow
+    is_one = not (slow[0] and slow[-1])
+    return np.repeat(slow, [len(part) for part in parts]) if is_one else None
+
+
+def _with_context(slow: Slowdown, tables: Tables) -> Slowdown:
+    """Return the slowdown with the context lengths of its rounds over the others'."""
+    rows = table("verify")
+    during = rows.time_s.between(slow.start_s or 0.0, slow.end_s or math.inf)
+    query = rows.aggregate(
+        own=rows.position.mean(where=during), other=rows.position.mean(where=~during)
+    )
+    own, other = (floats(tables.engine.rows(query), name)[0] for name in ("own", "other"))
+    return replace(slow, context=float(own / other) if own > 0 and other > 0 else None)
+
+
 ENOUGH_STEPS = 10
 """Smallest number of unrecorded steps for a median step time; with fewer, recorded ones count
 too."""
@@ -176,6 +326,7 @@ class StepTimes:
     """Seconds that the probe took in the workers' steps."""
     step_s: float
     """Seconds of these steps, the probe's own included."""
+    slowdown: Slowdown | None
     rows: pa.Table
     """Steps, one by one; of many steps, evenly spread blocks."""
 
@@ -198,9 +349,12 @@ def step_times(tables: Tables) -> StepTimes:
         step_s, draft_s = (float(np.median(values)) for values in known)
         if 0 < draft_s < step_s:
             cost = StepCost(step_s=step_s, draft_s=draft_s, recorded=bool(recorded))
+    steady = _steady(blocks)
+    slow = _slowdown(steady)
     return StepTimes(
         cost=cost,
-        cells=cells_of(blocks),
+        cells=_cells(steady),
+        slowdown=slow and _with_context(slow, tables),
         probe_s=float(sums_column(counts, "probe_s")[0]),
         step_s=float(sums_column(counts, "step_s")[0]),
         rows=blocks,

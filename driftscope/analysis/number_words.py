@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from driftscope.analysis.statistics.intervals import Interval
 
@@ -97,3 +98,8 @@ def runs_of_numbers(numbers: Sequence[int]) -> str:
 def largest(bound: float) -> str:
     """Return in words the equivalence that a comparison of two runs shows."""
     return f"a difference larger than {100 * bound:.1f} points can be excluded"
+
+
+def moment(time_s: float) -> str:
+    """Return a Unix time as a date and a time of day, in UTC."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

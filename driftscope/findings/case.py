@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from driftscope.analysis.comparability import (
     NO_DIFFERENCE,
     Claim,
     Comparability,
+    RunDifference,
     comparability_of,
     comparability_of_replays,
     prompts_not_known,
@@ -25,7 +26,9 @@ from driftscope.analysis.compare import (
     compare_times,
     speed_of,
 )
+from driftscope.analysis.cost import Slowdown
 from driftscope.analysis.figures.change_points import AcceptanceLevel
+from driftscope.analysis.number_words import percent, times
 from driftscope.analysis.pairing import pair_sides
 from driftscope.analysis.replays import SPECULATION, ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.speed import SpeedAtLoad, speed_by_means, speeds_of
@@ -239,12 +242,36 @@ def _comparability(
 ) -> Comparability:
     """Return what differs between two runs; of summaries that were not made from traces, and of a
     run that shows most requests in part, the prompts are not known."""
-    if comparison is not None or first is None or first is run:
-        return comparison.comparability if comparison else NO_DIFFERENCE
-    if first.side is None or run.side is None or not run.seen_whole:
-        return prompts_not_known(first.manifest, run.manifest)
-    sides = first.side, run.side
-    return comparability_of(sides, (first.manifest, run.manifest), pair_sides(*sides))
+    if first is None or first is run:
+        return NO_DIFFERENCE
+    manifests = first.manifest, run.manifest
+    if comparison is not None:
+        found = comparison.comparability
+    elif first.side is None or run.side is None or not run.seen_whole:
+        found = prompts_not_known(*manifests)
+    else:
+        sides = first.side, run.side
+        found = comparability_of(sides, manifests, pair_sides(*sides))
+    return found.and_also(_of_slowdowns(first.slowdown, run.slowdown))
+
+
+def _of_slowdowns(first: Slowdown | None, second: Slowdown | None) -> Iterator[RunDifference]:
+    """Yield that steps of one of two runs become slower at a moment; longer contexts, which may be
+    the reason, slow both."""
+    words = [
+        f"steps {times(slow.slower)} as long in {percent(slow.share)} of its time"
+        if slow and not slow.contexts_may_explain
+        else "none"
+        for slow in (first, second)
+    ]
+    if words[0] != words[1]:
+        yield RunDifference(
+            name="a stretch of slower steps",
+            first=words[0],
+            second=words[1],
+            explains=(Claim.SPEED,),
+            settle="Record both while nothing else uses the machine.",
+        )
 
 
 def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from driftscope.analysis.figures.change_points import (
     ChangePoint,
     Changes,
 )
-from driftscope.analysis.number_words import count, lasted, listed, number, percent
+from driftscope.analysis.number_words import count, lasted, listed, moment, number, percent
 from driftscope.analysis.pairing import pair_sides
 from driftscope.analysis.query.row_filters import Update
 from driftscope.analysis.statistics.changes import LEAST
@@ -151,7 +150,7 @@ def acceptance_drops(case: Case) -> Finding | None:
     updated = ""
     if update is not None:
         models = listed([f"the {model}" for model in update.models])
-        updated = f"; {models} got other weights at {_moment(update.time_s)} ({update.name})"
+        updated = f"; {models} got other weights at {moment(update.time_s)} ({update.name})"
     return Finding(
         title="" if update is None else "Acceptance drops with an update of the weights",
         severity=severity_of(drop)
@@ -160,7 +159,7 @@ def acceptance_drops(case: Case) -> Finding | None:
         if felt and not harder
         else Severity.INFO,
         answer=Answer.CANNOT_TELL if doubt else Answer.NO if trust is not Trust.LOW else None,
-        statement=f"acceptance{under} fell at {_moment(drop.time_s)} ({lasted(since_s)} into the "
+        statement=f"acceptance{under} fell at {moment(drop.time_s)} ({lasted(since_s)} into the "
         f"run): a round yields {number(drop.after)} tokens {lasting}, {number(drop.before)} "
         f"before; at the same mix of requests {percent(kept)} of the accepted tokens remain"
         f"{drop_by_label(case.run.changes, label)}{_anchor(drop)}{doubt}{updated}",
@@ -175,7 +174,7 @@ def acceptance_drops(case: Case) -> Finding | None:
         if harder
         else _ADVICE_OF_UPDATE
         if update is not None
-        else f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
+        else f"Look at what happened to the server around {moment(drop.time_s)}: a deployment, "
         "other weights, templates or sampling parameters, another kind of traffic. Analyse this "
         f"run again with `--where 'time_s >= {drop.time_s:.0f}{until}'`: it shows which requests "
         "accept less.",
@@ -327,7 +326,7 @@ def acceptance_moves(case: Case) -> Finding | None:
     sure = fall is not None and not harder and is_sure(changes, fall)
     if fall is None:
         moved_words = (
-            f"rounds of requests that start before {_moment(moved.time_s)} yield "
+            f"rounds of requests that start before {moment(moved.time_s)} yield "
             f"{number(moved.before)} tokens, rounds of later requests {number(moved.after)}"
         )
     else:
@@ -335,7 +334,7 @@ def acceptance_moves(case: Case) -> Finding | None:
         last = level is None or level is changes.levels[-1]
         lasts = "" if last or level is None else f" for {lasted(level.end_s - level.start_s)}"
         moved_words = (
-            f"from {_moment(fall.time_s)} on{lasts}, a round yields {number(fall.after)} tokens, "
+            f"from {moment(fall.time_s)} on{lasts}, a round yields {number(fall.after)} tokens, "
             f"{percent(fall.after / fall.before)} of the {number(fall.before)} before"
         )
     return Finding(
@@ -410,7 +409,7 @@ def _look(changes: Changes, fall: ChangePoint, explanation: _Explanation) -> str
     find = (
         ""
         if _came(fall)
-        else f"Find out what the requests since {_moment(fall.time_s)} have in common, such as a "
+        else f"Find out what the requests since {moment(fall.time_s)} have in common, such as a "
         "chat template, a language, a label or their length. "
     )
     return (
@@ -594,10 +593,6 @@ def _evidence(changes: Changes, point: ChangePoint) -> dict[str, float | int | N
         "clusters": changes.clusters,
         "autocorrelation": changes.autocorrelation,
     }
-
-
-def _moment(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 @entry(

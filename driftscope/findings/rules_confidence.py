@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 from statistics import NormalDist
 
 from driftscope.analysis.figures.calibration import CalibrationAtDepth
 from driftscope.analysis.figures.near_misses import MOST, Remedy
-from driftscope.analysis.number_words import between, number, percent
+from driftscope.analysis.number_words import between, moment, number, percent
 from driftscope.analysis.statistics.intervals import Z95, Interval
 from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.analysis.summary.run_summary import cuts_by_confidence
@@ -149,11 +148,11 @@ def confidence_moves(case: Case) -> Finding | None:
         return None
     if not shift.interval.excludes_zero() or abs(shift.moved) < MOVES_ABOVE.value:
         return None
-    moment = datetime.fromtimestamp(shift.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    since = moment(shift.time_s)
     trims = cuts_by_confidence(case.run)
     return Finding(
         severity=Severity.MEDIUM if trims else Severity.INFO,
-        statement=f"from {moment} on, confidence minus acceptance is {100 * shift.after:+.0f} "
+        statement=f"from {since} on, confidence minus acceptance is {100 * shift.after:+.0f} "
         f"points, before it was {100 * shift.before:+.0f}",
         evidence={
             **figure("moved", shift.moved, shift.interval),

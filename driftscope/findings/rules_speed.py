@@ -13,11 +13,13 @@ from driftscope.analysis.advice import (
     faster,
     to_measure,
 )
+from driftscope.analysis.cost import LONGER, SLOWER
 from driftscope.analysis.number_words import (
     between_percent,
     count,
     listed,
     milliseconds,
+    moment,
     number,
     percent,
 )
@@ -286,6 +288,81 @@ def k_by_batch_size(case: Case) -> Finding | None:
         assumed=advice.assumed,
         option=advice.schedule_command,
         cost_tps=case.cost_of_gain(gain.value),
+    )
+
+
+SLOWER_ABOVE = Threshold(
+    name="SLOWER",
+    value=SLOWER,
+    means="time of a step over that of others of its kind, with the whole 95% interval",
+    source="driftscope: five times what a server differs from itself by",
+)
+MUCH_SLOWER = Threshold(
+    name="MUCH_SLOWER",
+    value=1.5,
+    means="the same, from which the severity is high if it lasts to the end of the run",
+    source="driftscope: speculation rarely gains more",
+)
+LONGER_ABOVE = Threshold(
+    name="LONGER_ABOVE",
+    value=LONGER,
+    means="mean context over that of the other rounds, from which it may explain slower steps",
+    source="driftscope: attention to the context is a part of a step only",
+)
+
+
+@entry(
+    title="Steps take longer in a part of the run",
+    topic=Topic.WHERE,
+    thresholds=(SLOWER_ABOVE, MUCH_SLOWER, LONGER_ABOVE),
+    need=Need[Case](
+        words="step times of 180 or more steps that followed one of their kind",
+        met=lambda case: sum(cell.steps for cell in case.run.cells) >= 180,
+    ),
+)
+def steps_slow_down(case: Case) -> Finding | None:
+    """Steps of one replica, K and batch size take longer in a stretch of the run than in the rest
+    of it: from some moment on, until one, or for a while. No setting of the drafter changes that.
+    Where contexts are longer there as well, they may be the reason."""
+    slow = case.run.slowdown
+    if slow is None:
+        return None
+    longer = slow.contexts_may_explain
+    begin, end = (None if at is None else moment(at) for at in (slow.start_s, slow.end_s))
+    when = f"until {end}" if begin is None else f"from {begin} {f'to {end}' if end else 'on'}"
+    rest = " or ".join(
+        f"time_s {side} {at:.3f}"
+        for side, at in (("<", slow.start_s), (">", slow.end_s))
+        if at is not None
+    )
+    parts = ""
+    if slow.draft is not None and slow.draft > SLOWER * slow.slower:
+        parts = f"; the drafter's part takes {number(slow.draft)} times as long"
+    if longer:
+        parts += f"; contexts are {number(slow.context)} times as long there, which may be why"
+    much = slow.slower >= MUCH_SLOWER.value and slow.end_s is None
+    return Finding(
+        severity=Severity.INFO if longer else Severity.HIGH if much else Severity.MEDIUM,
+        answer=Answer.CANNOT_TELL if longer else Answer.NO,
+        statement=f"{when}, steps take {number(slow.slower)} times as long as the run's other "
+        f"steps of the same K and batch size ({milliseconds(slow.step_s)} each){parts}",
+        evidence={
+            **figure("slower", slow.slower, slow.interval),
+            "slower_draft": slow.draft,
+            "share_of_time": slow.share,
+            "lost": slow.lost,
+            "longer_context": slow.context,
+            "start_s": slow.start_s,
+            "threshold": SLOWER,
+        },
+        confidence=Trust.MEDIUM if longer else Trust.HIGH,
+        because="steps of the same replica, K and batch size are compared"
+        + ("; they differ in their contexts" if longer else ""),
+        advice=f"Look at what else used the machine {when}: another process on the GPU or its "
+        "CPU cores, lower clocks (`nvidia-smi -q -d CLOCK,PERFORMANCE`), swapping, logging. "
+        "Neither the drafter nor K can repair this. The rest of the run alone: "
+        f"`--where '{rest}'`.",
+        cost_tps=case.cost_of_gain(1.0 / (1.0 - slow.lost) - 1.0),
     )
 
 

@@ -252,9 +252,9 @@ STRETCH_ORDERS = 199
 _STRETCH_SEED = 20_261_128
 
 
-def odd_stretch(values: Matrix) -> slice | None:
+def odd_stretch(values: Matrix, by_chance: float = STRETCH_BY_CHANCE) -> slice | None:
     """Return the values in a row, of [values] in time, that differ most from those before and after
-    them; None if they do not differ more than in a share STRETCH_BY_CHANCE of random orders.
+    them; None if they do not differ more than in a share `by_chance` of random orders.
 
     This is the epidemic alternative (Levin and Kline 1985), tested by permutation."""
     step = -(-len(values) // MOST_PLACES) if len(values) else 1
@@ -276,7 +276,7 @@ def odd_stretch(values: Matrix) -> slice | None:
     found = sizes(z)
     random = np.random.RandomState(_STRETCH_SEED)
     as_odd = sum(sizes(random.permutation(z)).max() >= found.max() for _ in range(STRETCH_ORDERS))
-    if found.max() <= 0 or (1 + as_odd) / (1 + STRETCH_ORDERS) > STRETCH_BY_CHANCE:
+    if found.max() <= 0 or (1 + as_odd) / (1 + STRETCH_ORDERS) > by_chance:
         return None
     # A stretch at one end, and all that is not in it, differ equally: the shorter one is odd.
     at = int(np.where(found > found.max() * (1.0 - _ROUNDING), inside, n).argmin())

@@ -121,6 +121,7 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
         latency=_latency(requests, steps.cost),
         cost=steps.cost,
         cells=steps.cells,
+        slowdown=steps.slowdown,
         fallback=replace(
             fallback(
                 int(run.rounds.histogram[:, 0].sum()),

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from driftscope.analysis.circumstances import NO_GROUPS, Groups
 from driftscope.analysis.closeup import TPOT, TTFT, CloseUp, Distribution, distribution
-from driftscope.analysis.cost import StepCell, step_times
+from driftscope.analysis.cost import Slowdown, StepCell, step_times
 from driftscope.analysis.figures.attention_drift import AttentionDrift
 from driftscope.analysis.figures.chains import lengths_of_rounds
 from driftscope.analysis.figures.change_points import Changes
@@ -187,6 +187,8 @@ class PlainFigures:
     requests: int
     latency: Latency
     cells: tuple[StepCell, ...]
+    slowdown: Slowdown | None = None
+    """Stretch of the run whose steps take longer; None if there is none."""
     problems: tuple[str, ...] = ()
     """Problems that the reader found: missing or lost data."""
     durations: Mapping[str, Distribution] = field(default_factory=dict)
@@ -227,6 +229,7 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
     lives = life_s(ttft_s, tpot_s, floats(finished, "output_tokens"))
     spans = spans_of(floats(finished, "arrival_s"), lives)
     spread = {TPOT: distribution(tpot_s), TTFT: distribution(ttft_s)}
+    steps = step_times(tables)
     return BaselineRun(
         label=label,
         manifest=tables.manifest,
@@ -237,7 +240,8 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
             tpot_s_interval=mean_time_interval(tpot_s, spans),
             ttft_s_interval=mean_time_interval(ttft_s, spans),
         ),
-        cells=step_times(tables).cells,
+        cells=steps.cells,
+        slowdown=steps.slowdown,
         problems=tables.problems,
         side=side_without_rounds(requests_of(tables)),
         durations={name: interval for name, interval in spread.items() if interval is not None},
@@ -275,6 +279,8 @@ class RunFigures:
     """Draft tokens verified per decode step, including steps without a draft."""
     cells: tuple[StepCell, ...] = ()
     """Step times by K and batch size."""
+    slowdown: Slowdown | None = None
+    """Stretch of the run whose steps take longer; None if there is none."""
     groups: Groups = NO_GROUPS
     """Acceptance by circumstance."""
     spread: Mapping[str, Spread] = field(default_factory=dict)

@@ -257,7 +257,9 @@ def _chunk(
         request, at, np.where(reason < 0, k[of_step], 0), batch[of_step]
     )
     chains = np.bincount(of_step, reason < 0).astype(np.int64)
+    begin, end, factor = truth.slowdown
     steps = _steps(truth, random, batch, chains, k)
+    steps *= np.where((progress >= begin) & (progress < end), factor, 1.0)
     rate = np.array(truth.rates)[(progress * len(truth.rates)).astype(int)]
     gaps = truth.gap_s * (np.append(0, np.diff(wave[request[new]])) + (np.arange(len(batch)) == 0))
     time_s = now + np.cumsum(steps[0] + gaps)

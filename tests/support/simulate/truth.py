@@ -180,6 +180,9 @@ class Truth:
     undrafted: Mapping[str, float] = field(default_factory=dict)
     """Share of the other decode steps that have no draft, by reason."""
     cost: Cost = Cost()
+    slowdown: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """Shares of the requests between which steps are slower, and how many times as long they
+    take."""
     gap_s: float = 0.0
     """Idle time between one batch and the next, in seconds."""
     rates: tuple[float, ...] = (1.0,)

@@ -174,6 +174,10 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         _case(undrafted={"structured_output": 0.1}),
         _case(undrafted={"preempted": 0.1}),
     ),
+    "steps_slow_down": (
+        _case(slowdown=(0.6, 1.0, 1.8)),
+        _case(requests=120, batches=(4, 12), prompts=LONG),
+    ),
     "runs_part": (
         (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
         (HEALTHY, replace(HEALTHY, seed=3)),
@@ -311,6 +315,37 @@ def test_long_contexts_are_urgent_if_the_run_loses_by_them(
     run = replace(HEALTHY, requests=300, prompts=(Prompts(tokens=(200, 400)), long))
     (collapse,) = _about_last(analyse(run), "long_context_collapse")
     assert collapse.severity is severity
+
+
+SLOWED = replace(HEALTHY, requests=120, slowdown=(0.5, 1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "words"),
+    [
+        ({}, Severity.HIGH, "on, steps take 2.0"),
+        ({"slowdown": (0.3, 0.6, 2.0)}, Severity.MEDIUM, " to "),
+        ({"slowdown": (0.0, 0.4, 2.0)}, Severity.MEDIUM, "until "),
+        ({"longer": (0.5, 20.0)}, Severity.INFO, "contexts are "),
+    ],
+)
+def test_slower_steps_are_dated_and_longer_contexts_may_be_why(
+    analyse: Analyse, changes: dict[str, Any], severity: Severity, words: str
+) -> None:
+    (slow,) = _about_last(analyse(replace(SLOWED, **changes)), "steps_slow_down")
+    assert slow.severity is severity
+    assert words in slow.statement
+    assert 1.9 < (slow.evidence["slower"] or 0.0) < 2.1
+
+
+def test_a_run_whose_steps_slow_down_does_not_tell_whether_speculation_pays(
+    analyse: Analyse,
+) -> None:
+    drafts = replace(SLOWED, slowdown=HEALTHY.slowdown)
+    plain = replace(drafts, k_zero_above=0)
+    assert analyse(Baseline(plain), drafts).screen.headline.startswith("Speculation pays: ")
+    for case in ((plain, SLOWED), (replace(plain, slowdown=SLOWED.slowdown), drafts)):
+        assert "a stretch of slower steps" in analyse(Baseline(case[0]), case[1]).screen.headline
 
 
 def test_order_does_not_depend_on_the_order_of_rules(analyse: Analyse) -> None:
