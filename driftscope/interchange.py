@@ -211,8 +211,8 @@ def write_as(
     measured = measure(Inputs(sources=[run], labels=[run.name], only=only))
     if not measured.runs:
         raise NoDataError(
-            f"{run}: has no rounds by position, as a replay or a run without speculation; give the "
-            "run recorded in a server that speculates"
+            f"{run}: a run without speculation, or of no probe, which has no rounds by position; "
+            "give the run recorded in a server that speculates"
         )
     make = sps_table_of if form is Interchange.SPS_TABLE else profile_of
     write_file(output, (dumps(make(measured.runs[0]), indent=1) + "\n").encode())

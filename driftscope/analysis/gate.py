@@ -139,6 +139,8 @@ class RunFacts:
     deciding: Callable[[str], tuple[Quantity, float] | None] = lambda name: None  # noqa: ARG005
     """Function that returns the figure that decides about a finding, and its bound; None if there
     is no single one."""
+    needs: Callable[[str], str] = lambda name: ""  # noqa: ARG005
+    """Function that returns what a finding needs and the run lacks, in words; "" if nothing."""
     made_of: Callable[[str], Sequence[str]] = lambda name: ()  # noqa: ARG005
     """Function that returns the ids of the findings of a severity or a worse one; nothing for any
     other name."""
@@ -501,18 +503,23 @@ def _judge(rule: Rule, label: str, facts: RunFacts) -> Judgement:
     factor, requests, wanted = max(factors, default=math.inf), facts.run.get("requests"), None
     if answer is None and facts.decides and factor <= MOST_TIMES and isinstance(requests, int):
         wanted = math.ceil(requests * factor)
-    unsettled = (
-        _unsettled(node, facts)
-        for node in rule.condition.walk()
-        if isinstance(node, (*COMPARISONS, exp.Anonymous)) and _names_baseline(node)
-    )
+    nodes = list(rule.condition.walk())
+    reasons = [
+        *(facts.needs(node.name) for node in nodes if facts.decides and is_finding(node)),
+        facts.lacks,
+        *(
+            _unsettled(node, facts)
+            for node in nodes
+            if isinstance(node, (*COMPARISONS, exp.Anonymous)) and _names_baseline(node)
+        ),
+    ]
     return Judgement(
         rule=rule,
         run=label,
         outcome=outcome,
         values=values,
         wanted_requests=wanted,
-        because=facts.lacks or next(filter(None, unsettled), "") if answer is None else "",
+        because=next(filter(None, reasons), "") if answer is None else "",
     )
 
 

@@ -52,7 +52,7 @@ from driftscope.boundary.json_document import written_property
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.latency import mean_s, per_user, tokens_per_second
-from driftscope.trace.manifest import CLIENT, Manifest
+from driftscope.trace.manifest import CLIENT, INGESTED, Manifest
 from driftscope.trace.reader import Trace
 from driftscope.trace.texts import TEXTS
 from driftscope.vocabulary import Ended
@@ -63,8 +63,8 @@ time of its start, its name, the folder beside the replay's into which it record
 speculated, if it did."""
 AGAIN = "again"
 """Key below `Manifest.workload`: arguments of `driftscope pays` that measure the same once more."""
-INGESTED, TOTALS = "ingested", "totals"
-"""Keys of the sums below `Manifest.workload`."""
+TOTALS = "totals"
+"""Key of the sums below INGESTED."""
 MOST_PARTS = 10_000
 MOST_CHANGES = 8
 STEPS_OF_A_LINE = 40

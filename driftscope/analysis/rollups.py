@@ -72,8 +72,8 @@ def rollup_of(run: Path, label: str, only: Filter) -> tuple[str, pa.Table]:
     try:
         manifest = tables.manifest
         if manifest.engine == CLIENT or manifest.is_simulated:
-            why = WAS_SIMULATED if manifest.is_simulated else "is a replay; give the server's run"
-            raise NoDataError(f"{run}: {why}, so there is no rollup")
+            why = WAS_SIMULATED if manifest.is_simulated else "was recorded by no probe"
+            raise NoDataError(f"{run}: {why}, so there is no rollup; give the server's run")
         if only.where is not None:
             narrow(tables, only.conditions(math.inf))
         cut(tables, "verify", "verify", _BUCKET)

@@ -9,6 +9,7 @@ depth 1.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -129,7 +130,8 @@ def read_document(path: Path, wanted: str = "") -> dict[str, Any]:
             Unknown(
                 what=str(path),
                 instead="it is no run and no document of driftscope",
-                adding="`driftscope ingest FILE -o RUN` makes a run of another tool's file",
+                adding=f"`driftscope ingest {shlex.quote(str(path))}` reads logs, metrics pages "
+                "and other tools' result files",
             )
         )
     if kind != wanted:

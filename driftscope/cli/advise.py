@@ -49,8 +49,8 @@ def advise(
     replays = [*measured.replays, *([plain] if isinstance(plain, ReplaySummary) else [])]
     if replays or isinstance(plain, ReplaySummary):
         raise NoDataError(
-            f"{replays[0].label}: this is a replay, which has no step times; give the run recorded "
-            "in the server"
+            f"{replays[0].label}: was recorded by no probe, so it has no step times; give the run "
+            "recorded in the server"
         )
     if not measured.runs:
         raise NoDataError(

@@ -10,10 +10,10 @@ import typer
 from driftscope.boundary.files import STDOUT
 from driftscope.cli import options
 
-DEFAULT = {
-    options.Format.HTML: Path("report.html"),
-    options.Format.JSON: Path("report.json"),
-    options.Format.MARKDOWN: Path("report.md"),
+ENDINGS = {
+    options.Format.HTML: ".html",
+    options.Format.JSON: ".json",
+    options.Format.MARKDOWN: ".md",
 }
 
 
@@ -30,9 +30,12 @@ def analyze(
         ),
     ] = None,
     form: Annotated[
-        options.Format,
-        typer.Option("--format", help="html, json, or markdown (to paste)."),
-    ] = options.Format.HTML,
+        options.Format | None,
+        typer.Option(
+            "--format",
+            help="html, json, or markdown (to paste); default: FILE's ending, or html.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Also print the figures as JSON.")
     ] = False,
@@ -67,6 +70,8 @@ def analyze(
     from driftscope.cli.run_reports import labels_of, write_reports
     from driftscope.pipeline import Inputs
 
+    ending = "" if output is None else output.suffix.lower()
+    form = form or next((f for f, e in ENDINGS.items() if e == ending), options.Format.HTML)
     write_reports(
         Inputs(
             sources=runs,
@@ -77,7 +82,7 @@ def analyze(
             engine=options.maker_of(engine),
             cluster=cluster,
         ),
-        output or DEFAULT[form],
+        output or Path(f"report{ENDINGS[form]}"),
         form,
         json_path=STDOUT if as_json else None,
         quiet=quiet,

@@ -72,28 +72,21 @@ READ = "Read runs"
 KEEP = "Find and remove runs"
 SEND = "Send prompts"
 WATCH = "Monitor"
-_EAGLE3 = '{"method": "eagle3", "model": "DRAFTER"'
+_DRAFTED = """MODEL --speculative-config '{"method": "eagle3", "model": "DRAFTER", \
+"num_speculative_tokens": 4}'"""
 COMMANDS: Sequence[tuple[str, Callable[..., Any] | typer.Typer, str]] = (
-    (BEGIN, doctor, f"doctor MODEL --speculative-config '{_EAGLE3}}}'"),
+    (BEGIN, doctor, f"doctor {_DRAFTED}"),
     (BEGIN, pays, "pays trio"),
-    (BEGIN, findings, "findings --json"),
+    (BEGIN, findings, "findings sink_lost"),
     (BEFORE, inspect, "inspect DRAFTER --target TARGET"),
     (BEFORE, ablate, "ablate DRAFTER --target TARGET"),
-    (
-        RECORD,
-        serve,
-        f"serve MODEL --speculative-config '{_EAGLE3}, \"num_speculative_tokens\": 4}}'",
-    ),
+    (RECORD, serve, f"serve {_DRAFTED}"),
     (RECORD, probe, "probe status latest"),
     (RECORD, watch, "watch latest"),
     (READ, analyze, "analyze latest"),
     (READ, compare, "compare OLD_RUN NEW_RUN"),
     (READ, advise, "advise latest"),
-    (
-        READ,
-        check,
-        "check latest --baseline OLD_RUN --require 'no_worse(acceptance.mean_length, 5%)'",
-    ),
+    (READ, check, "check latest --fail-on high"),
     (READ, ingest, "ingest vllm-bench.json records.jsonl"),
     (READ, export, "export latest --format speculation-profile -o profile.json"),
     (KEEP, ls, "ls"),
@@ -181,11 +174,14 @@ def _fail_usage(error: Any) -> NoReturn:
     if type(error).__name__ == _ONLY_HELP:
         error.show()
         sys.exit(error.exit_code)
-    names = {getattr(command, "__name__", "probe") for _, command, _ in COMMANDS}
-    path = " ".join(["driftscope", *(word for word in sys.argv[1:2] if word in names)])
-    no_run = type(error).__name__ == _MISSING and getattr(error.param, "metavar", None) == "RUN"
-    hint = "; `driftscope ls` lists the runs, and `latest` names the newest" if no_run else ""
-    _fail(f"{error.format_message().rstrip('.')}{hint}; see {path} --help", error.exit_code)
+    examples = {example.partition(" ")[0]: example for _, _, example in COMMANDS}
+    name = next((word for word in sys.argv[1:2] if word in examples), "")
+    words = error.format_message().rstrip(".").replace(": Value error, ", ": ")
+    if type(error).__name__ == _MISSING:
+        words += f"; example: driftscope {examples[name]}"
+        if getattr(error.param, "metavar", None) == "RUN":
+            words += "; `driftscope ls` lists the runs, and `latest` names the newest"
+    _fail(f"{words}; see {f'driftscope {name}'.strip()} --help", error.exit_code)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ _PIPE_WIDTH = 100
 def findings(
     finding: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="Finding to explain."),
+        typer.Argument(metavar="ID", help="Finding to explain."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the catalogue as JSON.")] = False,
 ) -> None:
@@ -28,13 +27,11 @@ def findings(
     from driftscope.boundary.json_document import layout
     from driftscope.boundary.text import output_console, shown
     from driftscope.errors import UsageError
-    from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+    from driftscope.findings.catalogue import CATALOGUE, REPLAYS, no_finding
 
     entries: dict[str, Entry[Any]] = {**CATALOGUE, **REPLAYS}
     if finding is not None and finding not in entries:
-        near = get_close_matches(finding, entries, n=1)
-        hint = f"did you mean {near[0]}?" if near else "`driftscope findings` lists them"
-        raise UsageError(f"{shown(finding)}: no such finding; {hint}")
+        raise UsageError(f"{shown(finding)}: {no_finding(finding)}")
     chosen = [entries[finding]] if finding else [*entries.values()]
     if as_json:
         typer.echo(layout({entry.id: _document(entry) for entry in chosen}), nl=False)

@@ -35,7 +35,7 @@ from driftscope.cli.options import DUCKDB, is_inspection, maker_of, named_run_or
 from driftscope.cli.run_reports import labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
 from driftscope.findings.case import Case, Deciding, Entry
-from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+from driftscope.findings.catalogue import CATALOGUE, REPLAYS, no_finding
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.inspect.compare_run import (
     InspectedAcceptance,
@@ -64,7 +64,7 @@ class SubjectKind(Enum):
     """Kind of subject that a rule can be about."""
 
     RUN = "a run recorded by a probe"
-    REPLAY = "a replay"
+    REPLAY = "a replay or another tool's file"
 
     @property
     def catalogue(self) -> Mapping[str, Entry[Any]]:
@@ -98,11 +98,8 @@ class CaseFindings:
         if self.kind is SubjectKind.REPLAY:
             name = _OF_REPLAYS.get(name, name)
         if name not in self.kind.catalogue:
-            if name not in (known := sorted((*CATALOGUE, *REPLAYS))):
-                raise UsageError(
-                    f"{name}: unknown finding; known are {', '.join(known)}, and the severities "
-                    f"{' and '.join(GATED)}"
-                )
+            if name not in {**CATALOGUE, **REPLAYS}:
+                raise UsageError(f"{name}: {no_finding(name, GATED)}")
             return None
         figure, made = self._deciding(name), [f for f in self.findings if f.id == name]
         if figure is not None:
@@ -110,6 +107,15 @@ class CaseFindings:
         if made:
             return self._surely(made)
         return False if self.kind.catalogue[name].need.met(self.case) else None
+
+    def needs(self, name: str) -> str:
+        """Return in words what a finding needs and the case lacks; "" if nothing."""
+        own = _OF_REPLAYS.get(name, name) if self.kind is SubjectKind.REPLAY else name
+        if own in self.kind.catalogue:
+            need = self.kind.catalogue[own].need
+            return "" if need.met(self.case) else f"it needs {need.words}"
+        others = (kind.value for kind in SubjectKind if name in kind.catalogue)
+        return next((f"it is about {kind}" for kind in others), "")
 
     def of_severity(self, name: str) -> list[str]:
         """Return the ids of the findings of a severity or a worse one."""
@@ -172,6 +178,7 @@ def facts_of(
                 has_finding=findings.has,
                 made_of=findings.of_severity,
                 deciding=findings.deciding,
+                needs=findings.needs,
             )
             if kind is SubjectKind.RUN:
                 like = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
     from driftscope.ingest.base import Figures, Reader
 
 _UNKNOWN = "–"
+_WIDTH = 76
 
 
 def ingest(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="Result files of other engines and tools."),
+        typer.Argument(
+            metavar="FILE", help="Result files of other engines and tools; - reads a pipe."
+        ),
     ] = None,
     form: Annotated[
         str | None,
@@ -58,6 +62,7 @@ def ingest(
     fit together. What a file does not hold is a dash.
     """
     from driftscope.errors import UsageError
+    from driftscope.ingest.base import STDIN
     from driftscope.ingest.catalogue import READERS, to_json
     from driftscope.ingest.catalogue import ingest as read
 
@@ -85,8 +90,11 @@ def ingest(
         sys.stderr.write(f"written: {name}, {', '.join(held)}\nnext: driftscope analyze {name}\n")
     if as_json:
         typer.echo(to_json(found), nl=False)
-    else:
-        _print_figures(found)
+        return
+    _print_figures(found)
+    if output is None and len(files) == 1 and files != [STDIN]:
+        file, run = (shown(shlex.quote(name)) for name in (f"{files[0]}", f"{files[0].stem}-run"))
+        sys.stderr.write(f"next: driftscope ingest {file} -o {run} && driftscope analyze {run}\n")
 
 
 MOST_PARTS = 100
@@ -149,16 +157,10 @@ def _to_one_depth(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> 
 
 def _print_formats(readers: Iterable[Reader]) -> None:
     """Print every format to stdout."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for name in ("format", "file", "gives", "lacks"):
-        table.add_column(name, overflow="fold")
     for reader in readers:
-        table.add_row(reader.name, reader.title, reader.gives, reader.lacks)
-    console.print(table)
+        words = f"gives {reader.gives}; lacks {reader.lacks}"
+        indented = textwrap.indent(textwrap.fill(words, _WIDTH), "    ")
+        typer.echo(f"{reader.name}: {reader.title}\n{indented}")
 
 
 def _notes(figures: Figures) -> Iterator[tuple[str, str]]:

@@ -132,12 +132,19 @@ _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/.*)?")
 
 
 def named_target(value: str) -> str:
-    """Return the run that a target names; a URL is returned as it is, HOST:PORT as a URL."""
-    if value.startswith(("http://", "https://")):
-        return value
-    if _HOST_AND_PORT.fullmatch(value) and not Path(value).exists():
-        return f"http://{value}"
-    return str(named_run(Path(value)))
+    """Return the run that a target names, or the URL of a server."""
+    return url if is_url(url := with_scheme(value)) else str(named_run(Path(value)))
+
+
+def with_scheme(value: str) -> str:
+    """Return HOST:PORT as a URL; anything else as it is."""
+    known = _HOST_AND_PORT.fullmatch(value) and not Path(value).exists()
+    return f"http://{value}" if known else value
+
+
+def is_url(value: str) -> bool:
+    """Whether a value is the URL of a server."""
+    return value.startswith(("http://", "https://"))
 
 
 def lab_folder(value: str | None) -> str | None:

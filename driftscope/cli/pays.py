@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ WITH = "with speculation"
 """Label of a running server that drafts."""
 _ONE_TIME = ("rounds", "output", "as_json", "quiet")
 """Parameters that a command for a second measurement does not repeat."""
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+"""Name of a repository of models."""
 _SECRET = re.compile(r"hf[-_]token|password|secret|credential|api[-_]?key", re.IGNORECASE)
 """Words of vLLM's options, and of the JSON in them, whose values are written to no file."""
 
@@ -36,6 +39,7 @@ def pays(
         str,
         typer.Argument(
             metavar="MODEL|URL",
+            callback=options.with_scheme,
             help="Target model, as for `vllm serve` (`trio` is the small shipped one, `smollm2` "
             "SmolLM2-135M-Instruct), or the URL of a running server.",
         ),
@@ -122,9 +126,14 @@ def pays(
         from driftscope.workloads.client.sending import Patience
         from driftscope.workloads.suites.prompts import prompts_of
         from driftscope.workloads.suites.suite import load_suite
-    is_url = "://" in server or without is not None
-    if is_url and (drafter or k or context.args):
-        raise UsageError(f"{server}: a running server takes no options of a server to start")
+    is_url = options.is_url(server)
+    if is_url and (extra := [*(drafter or ()), *([k] if k else ()), *context.args]):
+        raise UsageError(
+            f"{server} runs already, so it takes no --drafter, -k or option of vLLM: "
+            f"{' '.join(extra)}"
+        )
+    if without is not None and not is_url:
+        raise UsageError(f"--without {without}: give the URL of a server in place of {server}, too")
     api_key_env = key_variable(api_key_env, context.args)
     if prompts is None and suite == SUITE and (known := _lab_model(server)):
         prompts = known.name
@@ -145,18 +154,16 @@ def pays(
         note={} if prompts is None else {"prompts": prompts},
     )
     if is_url:
-        raise typer.Exit(
-            _ask(
-                _servers(server, without, order),
-                order,
-                folder,
-                1 if one else rounds,
-                as_json,
-                quiet,
-            )
-        )
+        servers = _servers(server, without, order)
+        words = ["driftscope", "pays", *_again(context), *(["-o", f"{output}"] if output else [])]
+        again = shlex.join(words) if one else ""
+        raise typer.Exit(_ask(servers, order, folder, 1 if one else rounds, as_json, quiet, again))
     tokens = [int(number) for number in options.numbers(k, "-k", whole=True)]
     contenders = contenders_of(server, drafter or [], tokens, context.args, api_key_env=api_key_env)
+    for contender in contenders[1:]:
+        path = str((contender.speculation or {}).get("model") or "")
+        if path and not Path(path).exists() and not _REPOSITORY.fullmatch(path):
+            raise UsageError(f"{path}: no drafter is there; give a folder, or OWNER/NAME")
     order = replace(order, note={**order.note, AGAIN: _again(context)})
     raise typer.Exit(_ask(contenders, order, folder, rounds, as_json, quiet))
 
@@ -183,8 +190,10 @@ def _ask(
     rounds: int,
     as_json: bool,
     quiet: bool,
+    again: str = "",
 ) -> int:
-    """Ask the servers in turn, write the report, print the answer, and return the exit code."""
+    """Ask the servers in turn, write the report, print the answer, and return the exit code.
+    `again`: the command that asks a single running server once more."""
     from driftscope.cli.run_reports import write_reports
     from driftscope.cli.screens import replay as talk
     from driftscope.cli.screens.replay import exit_code, say_answer
@@ -212,7 +221,7 @@ def _ask(
     if as_json:
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
     else:
-        say_answer(analysis, getattr(contenders[0], "url", "") if len(contenders) == 1 else "")
+        say_answer(analysis, again)
     if not quiet:
         talk.say(f"written: {folder / 'report.html'}")
     if any(replayed.stopped for replayed in done):

@@ -136,8 +136,9 @@ def say_where(
     replaced: Container[Path] = (),
     form: Format = Format.HTML,
 ) -> None:
-    """Print the warnings, the files written, which of them replaced a file, and what to do next."""
-    for note in analysis.notes:
+    """Print the warnings, the files written, which of them replaced a file, and what to do next.
+    The table begins with the losses."""
+    for note in (note for note in analysis.notes if note not in analysis.losses):
         sys.stderr.write(f"warning: {shown(note.line)}\n")
     for path in written:
         verb = "replaced" if path in replaced else "written"

@@ -27,7 +27,7 @@ Folders = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FOLDER",
-        help="Folders to search, three levels deep; default: driftscope-runs and driftscope-pays.",
+        help="Folders to search, four levels deep; default: driftscope-runs and driftscope-pays.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]
@@ -62,7 +62,17 @@ def ls(
         facts = [run_as_dict(entry, found.get(entry.path)) for entry in entries]
         typer.echo(text(RUNS, {"runs": facts}, digits=None), nl=False)
         return
-    _show(entries, found, left_out=len(everything) - len(entries))
+    if not entries:
+        sys.stderr.write(
+            f"{_no_runs(folders)}; `driftscope pays` and `driftscope serve` record some, "
+            "`driftscope ls FOLDER` looks elsewhere\n"
+        )
+        return
+    _show(entries, found)
+    if left_out := len(everything) - len(entries):
+        sys.stderr.write(f"and {left_out:,} more: --limit {len(everything)}\n")
+    if found and (later := len(entries) - findings) > 0:
+        sys.stderr.write(f"{later} not analysed: --findings {len(entries)}\n")
 
 
 def rm(
@@ -143,7 +153,7 @@ def prune(
     chosen = beyond(entries, time.time(), older_s=older_s, total_octets=total, keep=keep)
     left = {entry.path: words for entry in chosen if (words := refusal(entry.path))}
     if not chosen and not as_json:
-        words = f"{_summed(entries)}, none closed and beyond it" if entries else "no runs here"
+        words = f"{_summed(entries)}, none closed and beyond it" if entries else _no_runs(folders)
         sys.stderr.write(f"nothing to remove: {words}\n")
         return
     _remove(
@@ -153,6 +163,12 @@ def prune(
         dry_run=dry_run,
         as_json=as_json,
     )
+
+
+def _no_runs(folders: Sequence[Path] | None) -> str:
+    from driftscope.trace.runs import DEFAULT_FOLDERS
+
+    return f"no runs in {', '.join(map(str, folders or DEFAULT_FOLDERS))}"
 
 
 def _entries(folders: Sequence[Path] | None) -> list[RunEntry]:
@@ -184,11 +200,11 @@ def _remove(
     from driftscope.errors import EXIT_ERROR, TraceError, UsageError
     from driftscope.trace.runs import remove
 
-    if not as_json and (entries or not left):
+    if entries and not as_json:
         _show(entries, {}, stderr=True)
     if entries and not (yes or dry_run):
         if as_json or not sys.stdin.isatty():
-            raise UsageError("nobody can be asked here: give --yes, or --dry-run with prune")
+            raise UsageError("nobody can be asked here: give --yes")
         typer.confirm(f"Remove {_summed(entries)}?", abort=True, err=True)
     reasons = dict(left)
     done: list[RunEntry] = []
@@ -277,16 +293,13 @@ def _show(
     entries: Sequence[RunEntry],
     findings: Mapping[Path, MainFinding],
     *,
-    left_out: int = 0,
     stderr: bool = False,
 ) -> None:
-    """Print the runs to stdout, or to stderr; say where runs come from if there is none."""
+    """Print the runs to stdout, or to stderr."""
     from driftscope.trace.manifest import WAS_SIMULATED
+    from driftscope.trace.runs import quoted
 
     out = sys.stderr if stderr else sys.stdout
-    if not entries:
-        sys.stderr.write("no runs here; `driftscope pays` and `driftscope serve` record some\n")
-        return
     out.write(f"{_LINE.format(*HEADS).rstrip()}\n")
     for entry in entries:
         out.write(f"{_LINE.format(*_cells(entry)).rstrip()}\n")
@@ -294,9 +307,7 @@ def _show(
         words = entry.problem or (finding.words() if finding else "")
         if not words and entry.manifest is not None and entry.manifest.is_simulated:
             words = WAS_SIMULATED
-        out.write(shown(f"  {entry.path}{f'  {words}' if words else ''}") + "\n")
-    if left_out:
-        sys.stderr.write(f"and {left_out:,} more: --limit {len(entries) + left_out}\n")
+        out.write(shown(f"  {quoted(entry.path)}{f'  {words}' if words else ''}") + "\n")
 
 
 def run_as_dict(entry: RunEntry, finding: MainFinding | None = None) -> dict[str, Any]:
@@ -336,6 +347,8 @@ def size(octets: int) -> str:
 
 
 def _cells(entry: RunEntry) -> tuple[str, ...]:
+    from driftscope.trace.manifest import INGESTED
+
     manifest = entry.manifest
     started = datetime.fromtimestamp(entry.created_s).strftime("%Y-%m-%d %H:%M")
     counted = _UNKNOWN if entry.rounds is None else f"{entry.rounds:,}"
@@ -344,7 +357,9 @@ def _cells(entry: RunEntry) -> tuple[str, ...]:
     if manifest is None:
         return started, _UNKNOWN, _UNKNOWN, _UNKNOWN, counted, entry.state, size(entry.octets)
     if entry.is_replay or manifest.drafter is None:
-        drafter = "(replay)" if entry.is_replay else "(none)"
+        drafter = "(none)"
+        if entry.is_replay:
+            drafter = "(ingested)" if INGESTED in manifest.workload else "(replay)"
     else:
         drafter = _name(manifest.drafter.name) or manifest.method
     return (

@@ -15,7 +15,7 @@ def watch(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN|URL...",
+            metavar="RUN|URL",
             callback=lambda values: [named_target(value) for value in values],
             autocompletion=options.runs,
             help="A run directory, even while it is being written; or the URL of an engine that "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -61,6 +62,16 @@ REPLAYS: dict[str, Entry[ReplayCase]] = {
     rule.id: rule for rule in _RULES if rule.about is ReplayCase
 }
 """Every kind of finding about a replay, by id."""
+
+
+def no_finding(name: str, others: Sequence[str] = ()) -> str:
+    """Return in words that no finding has this name, nor is it one of `others`, with the nearest
+    name."""
+    near = get_close_matches(name.lower(), [*CATALOGUE, *REPLAYS, *others], n=1)
+    hint = f"did you mean {near[0]}?" if near else "`driftscope findings` lists them"
+    return f"no such finding{' or severity' if others else ''}; {hint}"
+
+
 _QUESTIONS = [rule for rule in _ALL if isinstance(rule, Question)]
 
 REPEATS_UNSEEN = "repeated prompts cannot be seen in this trace"

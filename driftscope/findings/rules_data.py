@@ -127,8 +127,8 @@ def _about_requests(run: RunSummary) -> Iterator[Finding]:
         yield note(
             "repeated prompts cannot be seen in this trace: if prompts repeat, intervals are "
             "narrower than they should be, so no finding that rests on one is called high or "
-            "certain. Record with prompt digests on, or name the column that holds the sessions "
-            "with --cluster",
+            "certain. Record without DRIFTSCOPE_PROMPT_DIGESTS=off, or name the column that holds "
+            "the sessions with --cluster",
             run.label,
             name="repeats_unseen",
             affects="acceptance",
@@ -305,9 +305,8 @@ def enough_data(case: Case) -> Finding:
         record = "Record again on a disk and machine that keep up."
     elif run.cohort is not None and not run.cohort.enough:
         record = f"{capital(longer(run.cohort))}."
-    if not run.recording.dropped:
-        loss = "no rows lost"
-    else:
+    loss = "rows may be missing" if run.problems else "no rows lost"
+    if run.recording.dropped:
         loss = f"{count(run.recording.dropped, 'row')} lost ({percent(lost)})"
     in_part = ""
     if run.cohort is not None and run.cohort.enough:

@@ -584,5 +584,5 @@ def without_speculation(run: BaselineRun) -> Finding:
         f"and the first one {milliseconds(latency.ttft_s)}, over {run.requests:,} requests",
         advice=f"To know whether speculation pays, run `{measure}`, restart the server with a "
         "drafter, and run it again. Or record the same prompts with a drafter, and analyze that "
-        f"recording with --baseline {shlex.quote(run.label)}.",
+        "recording with this one as its --baseline.",
     )

@@ -15,6 +15,7 @@ import io
 import math
 import os
 import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -590,6 +591,7 @@ def _summed(every: Sequence[ByVerified]) -> ByVerified:
     return {n: together([rounds[n] for rounds in every if n in rounds]) for n in lengths}
 
 
+STDIN = Path("-")
 _TIMES = re.compile(r"\[\s{0,9}[0-9]{1,9}\.[0-9][-+0-9.,eE\s]{4096,}\]")
 """List of hundreds of fractions, such as the times of a request's tokens, which no reader uses."""
 _JSON, _HEAD_BYTES = re.compile(rb"\s*[\[{]"), 1024
@@ -599,14 +601,23 @@ _JSON, _HEAD_BYTES = re.compile(rb"\s*[\[{]"), 1024
 def open_result(path: Path) -> ResultFile:
     """Read a file. Raises UsageError for one that cannot be read, is no text, or is too large."""
     if path.parts[:1] in (("http:",), ("https:",)):
+        url = f"{path}".replace(":/", "://", 1)
         raise UsageError(
-            f"{path}: is a URL; save it with `curl`, or see it with `driftscope watch`"
+            f"{url}: is a URL; save it with `curl -o page.prom {url}`, or see it with "
+            f"`driftscope watch {url}`"
         )
     try:
-        with open_regular(path) as descriptor:
-            head = os.read(descriptor, _HEAD_BYTES)
+        if path == STDIN:
+            piped = sys.stdin.buffer.read(MOST_BYTES + 1)
+            head = piped[:_HEAD_BYTES]
+        else:
+            with open_regular(path) as descriptor:
+                head = os.read(descriptor, _HEAD_BYTES)
         json = _JSON.match(head) is not None
-        content = read_bytes(path, limit=MOST_JSON_BYTES if json else MOST_BYTES)
+        limit = MOST_JSON_BYTES if json else MOST_BYTES
+        content = piped if path == STDIN else read_bytes(path, limit=limit)
+        if len(content) > limit:
+            raise ValueError(f"is larger than {limit} bytes")
         if head.startswith(_GZIP):  # as logrotate leaves it
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
                 unpacked = file.read(MOST_JSON_BYTES + 1)

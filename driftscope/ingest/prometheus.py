@@ -397,7 +397,10 @@ def ingest_window(before: Path, after: Path) -> tuple[Reader, tuple[Figures, ...
     words = _window_words(metrics, before, reset=reset)
     every = tuple(completed(figures) for figures in figures_of(page, period, words))
     if every[-1].is_empty:
-        raise UsageError(f"{before}, {after}: no round was verified between these scrapes")
+        raise UsageError(
+            f"{before}, {after}: no round was verified between these scrapes, of which the earlier "
+            "is given first"
+        )
     return REGISTERED["prometheus"], every
 
 

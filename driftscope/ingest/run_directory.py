@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.analysis.log_changes import REQUEST
-from driftscope.analysis.replays import INGESTED, TOTALS, FileTotals, to_workload
+from driftscope.analysis.replays import TOTALS, FileTotals, to_workload
 from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT
 from driftscope.errors import TraceError, UsageError
 from driftscope.ingest.base import THIS_RUN, Figures, Histogram, Reader, RequestCounts
-from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest, client_manifest
+from driftscope.trace.manifest import CLIENT, INGESTED, MANIFEST, Manifest, client_manifest
 from driftscope.trace.records import ClientRow
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run

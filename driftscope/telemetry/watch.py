@@ -178,8 +178,8 @@ class FollowedRun:
     def __init__(self, run: Path) -> None:
         if read_manifest(run).engine == CLIENT:
             raise NoDataError(
-                f"{run}: is a replay, which has no engine to watch; give the run recorded in the "
-                "server"
+                f"{run}: was recorded by no probe, so there is no engine to watch; give the run "
+                "recorded in the server"
             )
         self._run, self._manifest = run, ManifestFile(run)
         self._tally, self._rows = Tally(), Counter[str]()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import time
 from collections.abc import Collection, Iterator, Sequence, Set
@@ -38,7 +39,8 @@ DEFAULT_FOLDERS = (Path("driftscope-runs"), Path("driftscope-pays"))
 ROLLUP = ".rollup.parquet"
 """Ending of the names of rollups, see `driftscope.trace.rollups`."""
 _URI = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
-DEPTH = 3
+_SERVER = re.compile(r"https?://|[\w.-]+:\d+(/|$)")
+DEPTH = 4
 """Levels below a folder that are searched: `pays` writes FOLDER/TIME/LABEL/server."""
 MAX_FOLDERS = 10_000
 """Directories that one search opens at most."""
@@ -315,29 +317,40 @@ def resolve_run(path: Path) -> Path:
             return run
         where = f"{', '.join(map(str, DEFAULT_FOLDERS))} below this folder" if bare else path.parent
         raise NotATraceError(f"{path}: there is no run in {where}; give a run directory")
+    address = uri_of(path) or str(path)
+    if not path.exists() and _SERVER.match(address):
+        raise NotATraceError(
+            f"{address}: is the address of a server, not a run directory; `driftscope watch "
+            f"{address}` shows a live server, `driftscope pays {address}` measures it"
+        )
     if (path / MANIFEST).exists() or (path.exists() and not path.is_dir()) or is_rollups(path):
         return path
     if not path.exists():
         nearest = _offer(path.parent)
         raise NotATraceError(
-            f"{path}: no such directory; if a server was to record there, it has not loaded its "
-            f"models: see its log{f'. Runs beside it: {nearest}' if nearest else ''}"
+            f"{path}: no such directory; a server makes it when its models are loaded"
+            f"{f'. Runs beside it: {nearest}' if nearest else ''}"
         )
     offer = _offer(path)
     if not offer:
         read_manifest(path)  # raises, with what is known of a start that failed
     raise NotATraceError(
         f"{path}: has no {MANIFEST}, so it is not a driftscope run; it holds runs, newest first: "
-        f"{offer}; give one of them, or {path / LATEST}"
+        f"{offer}; give one of them, or {quoted(path / LATEST)}"
     )
+
+
+def quoted(path: Path) -> str:
+    """Return a path as a shell takes it when it is pasted."""
+    return shlex.quote(str(path))
 
 
 def _offer(folder: Path) -> str:
     """Return the newest runs in `folder`, as words; "" if it has none."""
     runs = [run for run in runs_of([folder]) if run != folder]
     left = len(runs) - OFFERED
-    more = [f"and {left} more (driftscope ls {folder})"] if left > 0 else []
-    return ", ".join([*map(str, runs[:OFFERED]), *more])
+    more = [f"and {left} more (driftscope ls {quoted(folder)})"] if left > 0 else []
+    return ", ".join([*map(quoted, runs[:OFFERED]), *more])
 
 
 def _created_s(run: Path) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -50,7 +51,8 @@ def ask_in_turn(
     """
     for number in range(rounds):
         for contender in contenders[::-1] if number % 2 else contenders:
-            place = _unused(folder, contender.label.replace("/", "_"))
+            # No space, so that a path can be pasted.
+            place = _unused(folder, re.sub(r"[^\w.]+", "-", contender.label))
             with (
                 contextlib.nullcontext(contender)
                 if isinstance(contender, Running)
@@ -65,8 +67,8 @@ def ask_in_turn(
 
 
 def _unused(folder: Path, name: str) -> Path:
-    """Return the first folder of that name, then "name (2)" and so on, that no round has used."""
-    names = (name if number == 1 else f"{name} ({number})" for number in itertools.count(1))
+    """Return the first folder of that name, then "name-2" and so on, that no round has used."""
+    names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     return next(folder / one for one in names if not (folder / one).exists())
 
 
@@ -229,20 +231,24 @@ def _wait(
         code = process.poll()
         if code is not None:
             raise DriftscopeError(
-                f"the server of {label} ended with code {code} before it answered "
+                f"the server with {label} ended with code {code} before it answered "
                 f"({_cause(log)}); its log is {log}"
             )
         with contextlib.suppress(PeerError):
             if ask(f"{url}/health", HEALTH).status == OK:
                 return
         time.sleep(POLL_S)
-    raise DriftscopeError(f"the server of {label} did not answer in time; its log is {log}")
+    raise DriftscopeError(f"the server with {label} did not answer in time; its log is {log}")
 
 
 def _cause(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()
-    error_line = next((line for line in reversed(lines) if "rror: " in line), "no error in its log")
-    return error_line.strip()[-300:]
+    errors = [at for at, line in enumerate(lines) if "rror: " in line]
+    if not errors:
+        return "no error in its log"
+    # pydantic writes what is wrong in the line below.
+    below = 2 if "ValidationError: " in lines[errors[-1]] else 1
+    return " ".join(line.strip() for line in lines[errors[-1] :][:below])[-300:]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -63,7 +63,7 @@ BADGES = {
 """Word of each state, before the headline."""
 
 
-_COMMAND = re.compile(r"`(driftscope [^`]+)`[ .:,]*")
+_COMMAND = re.compile(r"`(driftscope [^\s`]+ [^`]+)`[ .:,]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +152,11 @@ def causes(finding: Finding) -> list[str]:
     lines = []
     for place, suspect in enumerate(finding.causes[:_CAUSES], start=1):
         evidence = f" [{suspect.observed}]" if suspect.observed else ""
-        lines.append(f"{place:>2}.{'*' if suspect.supported else ' '}{suspect.cause}{evidence}")
-        lines.append(f"    check: {suspect.check}")
-    if any(suspect.supported for suspect in finding.causes[:_CAUSES]):
-        lines.append("* supported by this run's recording")
+        supported = "; this run's recording supports it" if suspect.supported else ""
+        lines.append(f"{place}. {suspect.cause}{evidence}{supported}")
+        lines.append(f"check: {suspect.check}")
     if left := len(finding.causes[_CAUSES:]):
-        lines.append(f"    {count(left, 'further cause')} in the report")
+        lines.append(f"{count(left, 'further cause')} in the report")
     return lines + [f"ruled out: {cause.cause} [{cause.observed}]" for cause in finding.ruled_out]
 
 

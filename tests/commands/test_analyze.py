@@ -50,7 +50,7 @@ def test_writes_report_and_json_and_prints_a_table(runs: list[Path], tmp_path: P
         assert f"{run['acceptance']['mean_length']:.2f}" in done.stdout
     assert "written: report.html" in done.stderr
     assert "next: " in done.stderr
-    assert "warning: eagle3: worker0-1 dropped 3 rows" in done.stderr
+    assert "worker0-1 dropped 3 rows" not in done.stderr, "it is told above"
     quiet = driftscope("analyze", runs[0], runs[0], "--quiet", "--json", cwd=tmp_path)
     labels = [run["label"] for run in json.loads(quiet.stdout)["runs"]]
     assert (labels, quiet.stderr) == (["eagle3", "eagle3 (2)"], "")
@@ -69,6 +69,14 @@ def test_each_format_has_a_next_step_of_its_own(runs: list[Path], tmp_path: Path
     assert "next: gh pr comment --body-file report.md" in done.stderr
     done = driftscope("analyze", runs[0], "--format", "json", cwd=tmp_path)
     assert "next: " not in done.stderr
+
+
+def test_the_ending_of_the_file_names_its_format(runs: list[Path], tmp_path: Path) -> None:
+    for name, begins in (("x.md", (">", "#")), ("x.json", "{"), ("x", "<!"), ("x.HTML", "<!")):
+        assert driftscope("analyze", runs[0], "-q", "-o", name, cwd=tmp_path).returncode == 0
+        assert (tmp_path / name).read_text().startswith(begins)
+    driftscope("analyze", runs[0], "-q", "-o", "x.md", "--format", "html", cwd=tmp_path)
+    assert (tmp_path / "x.md").read_text().startswith("<!")
 
 
 def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:
@@ -151,8 +159,8 @@ def test_no_data(tmp_path: Path) -> None:
     ("content", "code", "words"),
     [
         ({"kind": "report", "schema_version": 1}, 2, "give the run directories"),
-        ({"backend": "vllm", "num_prompts": 40}, 5, "`driftscope ingest FILE -o RUN` makes a run"),
-        ([], 5, "`driftscope ingest FILE -o RUN` makes a run"),
+        ({"backend": "vllm", "num_prompts": 40}, 5, "` reads logs, metrics pages"),
+        ([], 5, "` reads logs, metrics pages"),
     ],
 )
 def test_a_file_that_is_no_run_names_the_command_that_reads_it(
@@ -212,7 +220,7 @@ def test_alone_it_tells_its_speed_and_what_to_compare(
     assert done.returncode == 0, done.stderr
     first = " ".join(done.stdout.split())
     assert first.startswith("[NO SPECULATION] Without speculation an output token takes ")
-    assert "over 60 requests" in first and f"--baseline {name}" in first
+    assert "over 60 requests" in first and "with this one as its --baseline" in first
     assert "No speculation" in page.read_text(encoding="utf-8")
     content = json.loads(run_command("analyze", folder / name, "-o", page, "--json").stdout)
     schema = json.loads((ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def pays(driftscope: Driftscope, environ: dict[str, str]) -> Driftscope:
 
 
 def test_every_contender_is_served_asked_and_stopped(pays: Driftscope, tmp_path: Path) -> None:
-    options = "--drafter old=a/drafter --drafter b -k 3 --limit 6 --concurrency 2 --rounds 2"
+    options = "--drafter old=a/drafter --drafter a/b -k 3 --limit 6 --concurrency 2 --rounds 2"
     done = pays("model", *options.split(), *["--dtype", "float32", "-o", "out"])
     # These servers are as fast as each other, and answer so soon that a busy machine decides.
     assert done.returncode in (0, 3, 4), done.stderr
@@ -72,7 +73,7 @@ def test_every_contender_is_served_asked_and_stopped(pays: Driftscope, tmp_path:
     assert {options["--dtype"] for options in given} == {"float32"}
     configs = [json.loads(options.get("--speculative-config", "{}")) for options in given]
     drafters = Counter(config.get("model") for config in configs)
-    assert drafters == {None: 2, "a/drafter": 2, "b": 2}
+    assert drafters == {None: 2, "a/drafter": 2, "a/b": 2}
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     names = ["no speculation (client)", "old (client)", "b (client)"]
     assert [replay["label"] for replay in report["replays"]] == names
@@ -83,7 +84,7 @@ def test_every_contender_is_served_asked_and_stopped(pays: Driftscope, tmp_path:
     answers = [answer for answer in told if answer["topic"] == "pays"]
     assert sorted(answer["runs"][0] for answer in answers) == ["b (client)", "old (client)"]
     again = (
-        "driftscope pays model --drafter old=a/drafter --drafter b -k 3 --concurrency 2 --limit 6"
+        "driftscope pays model --drafter old=a/drafter --drafter a/b -k 3 --concurrency 2 --limit 6"
     )
     for answer in answers:
         assert done.stdout.count(f"pays: {answer['answer']}. {answer['runs'][0]}: ") == 1
@@ -94,9 +95,9 @@ def test_every_contender_is_served_asked_and_stopped(pays: Driftscope, tmp_path:
 
 
 def test_a_server_that_does_not_come_up(pays: Driftscope) -> None:
-    done = pays("broken", "--drafter", "d", "-o", "out")
+    done = pays("broken", "--drafter", "a/d", "-o", "out")
     assert done.returncode == 1
-    words = "error: the server of no speculation ended with code 1.*ValueError: no such model"
+    words = "error: the server with no speculation ended with code 1.*ValueError: no such model"
     assert re.search(f"{words}.*its log is out/no", done.stderr)
 
 
@@ -105,7 +106,7 @@ def test_no_server_is_left_when_the_benchmark_is_told_to_end(
 ) -> None:
     """Here before it answers; while it is asked, a replay stops as by Ctrl-C."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "driftscope", "pays", "slow", "--drafter", "d", "-o", "out"],
+        [sys.executable, "-m", "driftscope", "pays", "slow", "--drafter", "a/d", "-o", "out"],
         cwd=tmp_path,
         env={**os.environ, **environ},
         stderr=subprocess.DEVNULL,
@@ -121,6 +122,21 @@ def test_no_server_is_left_when_the_benchmark_is_told_to_end(
 def test_nothing_to_serve(pays: Driftscope) -> None:
     done = pays("model")
     assert done.returncode == 2 and "give --drafter, or --speculative-config" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("model --drafter nope", "nope: no drafter is there; give a folder, or OWNER/NAME"),
+        ("model --without :1", "--without :1: give the URL of a server in place of model, too"),
+        ("http://h:1 -k 2 --limt 3", "h:1 runs already, so it takes no --drafter, -k or option"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_before_a_server_starts(
+    pays: Driftscope, arguments: str, words: str
+) -> None:
+    done = pays(*arguments.split())
+    assert done.returncode == 2 and words in done.stderr
 
 
 def test_contenders() -> None:
@@ -170,7 +186,7 @@ def test_a_server_gets_its_key_and_the_cache_but_no_setting_of_a_probe(
     for name, value in (("MINE", "sk-0123456789"), ("DRIFTSCOPE_TRACE", "run")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("DRIFTSCOPE_CACHE", "kept")
-    (plain, drafting) = contenders_of("target", ["a"], [4], [], api_key_env="MINE")
+    (plain, drafting) = contenders_of("target", ["a/b"], [4], [], api_key_env="MINE")
     for contender in (drafting, plain):
         assert contender.environment()["VLLM_API_KEY"] == "sk-0123456789"
         assert contender.environment()["DRIFTSCOPE_CACHE"] == "kept"
@@ -219,15 +235,15 @@ def test_one_server_is_compared_once_it_was_asked_both_ways(
     driftscope: Driftscope, tmp_path: Path, kind: str, drafting: object, plain: object
 ) -> None:
     with stub_server(piece_s=0.002, **{kind: drafting}) as server:
-        first = driftscope("pays", server.url, *FEW)
+        first = driftscope("pays", server.url.removeprefix("http://"), *FEW, "-o", "o u t")
         setattr(server, kind, plain)
-        second = driftscope("pays", server.url, *FEW)
+        _, command = first.stdout.split("run the same command again: driftscope ")
+        second = driftscope(*shlex.split(command))
     assert first.returncode == 4, first.stderr
     assert "restart it without its drafter" in first.stdout
     assert second.returncode in {0, 3, 4} and "× as fast as without" in second.stdout
-    (folder,) = (tmp_path / "driftscope-pays").iterdir()
-    asked = {path.name for path in folder.iterdir() if path.is_dir()}
-    assert asked == {"with speculation", "no speculation"}
+    asked = {path.name for path in (tmp_path / "o u t").iterdir() if path.is_dir()}
+    assert asked == {"with-speculation", "no-speculation"}
 
 
 def test_a_server_that_does_not_say_whether_it_drafts(driftscope: Driftscope) -> None:

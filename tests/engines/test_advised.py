@@ -38,7 +38,7 @@ def _typed(folder: Path, *words: str) -> int:
 def test_what_is_advised_runs(tmp_path: Path) -> None:
     assert _typed(tmp_path, "pays", "trio", *FEW["pays"][:-1], "out") in {0, 3, 4}
     (drafting,) = (
-        path for path in (tmp_path / "out").glob("*/server") if path.parent.name != "no speculation"
+        path for path in (tmp_path / "out").glob("*/server") if path.parent.name != "no-speculation"
     )
     found = analyze(Inputs(sources=[drafting], labels=["trio"]))
     texts = [

@@ -251,17 +251,17 @@ def exit_code(analysis: Analysis) -> int:
     return _CODES[best]
 
 
-def say_answer(analysis: Analysis, url: str = "") -> None:
-    """Print the answer, and the speeds at each load. `url` is that of a single running server,
-    which is asked once with and once without its drafter."""
+def say_answer(analysis: Analysis, again: str = "") -> None:
+    """Print the answer, and the speeds at each load. `again` is the command that asks a single
+    running server a second time, then with or without its drafter."""
     console = output_console(_WIDTH)
     several = len(pays_answers(analysis)) > 1
-    if url and {replay.speculates for replay in analysis.senders} != {True, False}:
+    if again and {replay.speculates for replay in analysis.senders} != {True, False}:
         drafts = analysis.senders[0].speculates
         console.print(
             f"pays: cannot tell yet. The server with{'' if drafts else 'out'} speculation is "
             f"recorded: restart it with{'out' if drafts else ''} its drafter, and run the same "
-            f"command again: driftscope pays {shlex.quote(url)}",
+            f"command again: {again}",
             highlight=False,
             soft_wrap=True,
         )

@@ -139,7 +139,7 @@ def test_latest_is_the_newest_run_of_a_probe(runs: Path) -> None:
 
 
 def test_a_missing_run_names_its_neighbours_and_the_start_that_failed(runs: Path) -> None:
-    with pytest.raises(NotATraceError, match=r"has not loaded its models.*/new") as refused:
+    with pytest.raises(NotATraceError, match=r"when its models are loaded.*/new") as refused:
         resolve_run(runs / "missing")
     assert "no such directory" in str(refused.value)
 
