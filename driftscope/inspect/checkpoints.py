@@ -386,7 +386,8 @@ class DrafterFiles:
             found = read_json(self.folder / "hf_quant_config.json").get("quantization")
         except (OSError, ValueError, AttributeError):
             return {}
-        return found if isinstance(found, dict) else {}
+        # ModelOpt writes null where only the cache is quantised.
+        return found if isinstance(found, dict) and found.get("quant_algo") else {}
 
     @property
     def for_sglang(self) -> bool:
@@ -442,21 +443,26 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
 
 
 def _by_common_name(files: TensorFiles) -> dict[str, StoredTensor]:
-    found = files.tensors()
+    found, named = files.tensors(), dict[str, StoredTensor]()
     prefix = foreign_prefix(found)
-    return {
-        common_name(name.removeprefix(prefix)): tensor for name, tensor in sorted(found.items())
-    }
+    for name, tensor in sorted(found.items()):
+        other = named.setdefault(common_name(name.removeprefix(prefix)), tensor)
+        if other is not tensor:
+            raise CheckpointError(
+                f"{tensor.path}: {other.name} and {name} are the same tensor for engines, which "
+                "keep the one that they load last; leave the one that is right"
+            )
+    return named
 
 
 def foreign_prefix(names: Collection[str]) -> str:
-    """Return what a wrapper of the trainer has put before each name of a drafter with `fc`, such as
+    """Return what wrappers of the trainer have put before each name of a drafter with `fc`, such as
     `module.`; "" if there is nothing, or what formats have there."""
-    prefix = next(iter(names), "").partition(".")[0] + "."
-    if prefix.startswith(("model.", "mtp")) or not all(name.startswith(prefix) for name in names):
+    inner = next((name for name in names if name.endswith(".fc.weight")), "")
+    prefix = re.sub(r"\bmodel\.$", "", inner.removesuffix("fc.weight"))
+    if prefix.startswith("mtp") or not all(name.startswith(prefix) for name in names):
         return ""
-    common = {common_name(name.removeprefix(prefix)) for name in names}
-    return prefix if "fc.weight" in common else ""
+    return prefix
 
 
 def with_tensors(drafter: DrafterFiles, opening: Opening = CAREFUL) -> DrafterFiles:

@@ -390,7 +390,9 @@ def downloaded(name: str, opening: Opening) -> Path:
         raise CheckpointError(f"{name}: cannot be downloaded ({first_line(error)})") from error
 
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_MISTRAL = "consolidated*.safetensors"
+"""Files that vLLM reads alone where there are any (load_format mistral)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,10 +426,17 @@ class TensorFiles:
         return None if path is None else self.read(path).get(name)
 
     def tensors(self) -> dict[str, StoredTensor]:
-        """Return all tensors by name. Raises CheckpointError like `tensor`."""
+        """Return all tensors by name. Raises CheckpointError like `tensor`, and for one that two
+        files hold."""
         found: dict[str, StoredTensor] = {}
         for file in self.files:
-            found |= self.read(file)
+            read = self.read(file)
+            for name in sorted(found.keys() & read.keys()):
+                raise CheckpointError(
+                    f"{file}: holds {name}, and so does {found[name].path.name}; engines load "
+                    "both files, and keep one of the two; leave the one that is right"
+                )
+            found |= read
         missing = sorted(set(self.by_name or ()) - set(found))
         if missing:
             raise CheckpointError(
@@ -469,6 +478,8 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise ValueError("begins with a byte order mark, which transformers refuses")
         content = parse_bounded_json(written)
     except FileNotFoundError:
+        if (folder / "adapter_config.json").exists():
+            find_tensors(folder)  # which says that it holds an adapter
         raise CheckpointError(f"{path}: missing; a checkpoint needs it") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: is not readable ({first_line(error)})") from error
@@ -480,6 +491,18 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {error}") from error
 
 
+_ADAPTER = "adapter_model.safetensors"
+_OTHERS = {
+    "adapter_*": ", but an adapter; merge it into the model that it was trained on (peft: "
+    "merge_and_unload)",
+    "*.distcp": ", but shards of FSDP; put them together (torch.distributed.checkpoint.format_utils"
+    ": dcp_to_torch_save), and save the tensors",
+    "zero_to_fp32.py": ", but what DeepSpeed saved; put it together (zero_to_fp32.py)",
+    "*.gguf": ", but a GGUF file, which is not read",
+}
+"""Pattern of files that hold weights in another form -> what a folder with them holds."""
+
+
 def find_tensors(folder: Path, opening: Opening = CAREFUL) -> TensorFiles:
     """Return the safetensors files of a folder; if there are none, its pickles if `opening`
     permits them.
@@ -488,13 +511,13 @@ def find_tensors(folder: Path, opening: Opening = CAREFUL) -> TensorFiles:
     """
     if (folder / INDEX).exists():
         return _indexed(folder / INDEX, read_header)
-    single = folder / SINGLE
-    files = (single,) if single.exists() else tuple(sorted(folder.glob("*.safetensors")))
-    if files:
-        return TensorFiles(files=files, by_name=None)
+    files = sorted(folder.glob(_MISTRAL)) or sorted(folder.glob("*.safetensors"))
+    if files and not (len(files) == 1 and files[0].name == _ADAPTER):
+        return TensorFiles(files=tuple(files), by_name=None)
     pickles, read = weight_pickles(folder), opening.read_pickle
     if not pickles:
-        raise CheckpointError(f"{folder}: holds no *.safetensors file")
+        there = next((words for part, words in _OTHERS.items() if any(folder.glob(part))), "")
+        raise CheckpointError(f"{folder}: holds no *.safetensors file with a model{there}")
     first = pickles[0]
     with open_regular(first) as descriptor:
         _refuse_pointer(first, os.read(descriptor, _LENGTH_BYTES))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -66,7 +67,7 @@ WITHOUT_EFFECT = frozenset(
         *("output_attentions", "output_hidden_states", "chunk_size_feed_forward", "name_or_path"),
         *("_name_or_path", "_attn_implementation", "get_text_config", "qk_norm"),
         *("index_n_heads", "index_head_dim", "index_topk_freq", "index_topk_pattern"),
-        *("index_skip_topk_offset", "indexer_rope_interleave"),
+        *("index_skip_topk_offset", "indexer_rope_interleave", "text_config"),
     )
 )
 """Fields that change nothing in vLLM's drafter: vLLM sets them itself, reads them for targets only,
@@ -198,6 +199,10 @@ def modules_of(drafter: DrafterFiles) -> tuple[str, ...]:
     return SOURCES.get(family, ()) if family else ()
 
 
+_OF_MEDUSA = re.compile("num.*(heads|layers)|(heads|layers).*num")
+"""Names that vLLM's MedusaConfig takes for num_heads and num_hidden_layers."""
+
+
 def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
     read = fields_read(vllm_models(), modules_of(drafter))
     if drafter.format.family is Family.MTP or not (drafter.format.family in SOURCES or read):
@@ -208,6 +213,8 @@ def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
     elif drafter.format.parallel:
         read = read.union(MASK_TOKENS, ("parallel_drafting",))
     names = sorted(set(drafter.fields) - known - read)
+    if drafter.format.architecture == "MedusaModel":
+        names = [name for name in names if not _OF_MEDUSA.search(name)]
     for part in OWN_PARTS:
         names += [
             f"{part}.{name}" for name in drafter.fields.get(part, {}) if name not in known | read

@@ -6,6 +6,7 @@ target's ids. Both are EAGLE-3's convention, which vLLM, SGLang, speculators and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from driftscope.inspect.checks.result import (
     note,
     warning,
 )
-from driftscope.inspect.checks.tensors import D2T, LEFT_OUT, T2D
+from driftscope.inspect.checks.tensors import D2T, EMBEDDING, HEAD, LEFT_OUT, T2D, left_out
 
 Ids = NDArray[np.int64]
 _wrong_table = partial(error, rule=f"{VLLM_LOADER}: target id = draft id + d2t[draft id]")
@@ -171,12 +172,13 @@ def check_tokenizer(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a tokenizer that differs from the target's. A drafter needs none."""
     if inspected.target is None:
         return
-    own, targets = (
+    (own, added), (targets, theirs) = (
         _model(checkpoint.folder) for checkpoint in (inspected.drafter, inspected.target)
     )
-    if own is None or targets is None or own == targets:
+    moved = any(theirs.get(number, word) != word for number, word in added.items())
+    if not own or not targets or (own == targets and not moved):
         return
-    differs = own.get("vocab") != targets.get("vocab")
+    differs = moved or own.get("vocab") != targets.get("vocab")
     yield CheckResult(
         id="tokenizer_differs",
         level=CheckLevel.ERROR if differs else CheckLevel.WARNING,
@@ -208,6 +210,7 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
+_NUMBER = re.compile(r"layers\\?\.\d+")
 _PLAIN = frozenset(("BF16", "F16", "F32", "F64", "I64", "BOOL"))
 
 
@@ -217,7 +220,20 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     drafter, target = inspected.drafter, inspected.target
     settings, types = drafter.quantization, {tensor.dtype for tensor in drafter.tensors.values()}
     method = settings.get("quant_method") or settings.get("quant_algo")
-    plain = types and types <= _PLAIN and not any(map(settings.get, LEFT_OUT))
+    # The engine numbers a drafter's layers on from the target's.
+    lists = {
+        name: [_NUMBER.sub("layers.0", str(entry)) for entry in settings.get(name) or ()]
+        for name in LEFT_OUT
+    }
+    plain = (
+        types
+        and types <= _PLAIN
+        and not any(
+            left_out(name, lists)
+            for name, tensor in drafter.tensors.items()
+            if len(tensor.shape) == 2 and name not in (EMBEDDING, HEAD)
+        )
+    )
     # Of MTP heads, `tensors.check_quantization` says it: the config is the target's.
     if method and plain and find_heads(drafter.raw, drafter.tensors) is None:
         yield warning(
@@ -242,13 +258,14 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     )
 
 
-def _model(folder: Path) -> dict[str, Any] | None:
+def _model(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
+    """Return the model of a tokenizer, and its added tokens by id; both empty without one."""
     try:
         content = read_json(folder / _TOKENIZER, limit=_MOST_BYTES)
-    except (OSError, ValueError):
-        return None
-    model = content.get("model") if isinstance(content, dict) else None
-    return model if isinstance(model, dict) else None
+        added = {token["id"]: token["content"] for token in content.get("added_tokens") or ()}
+        return dict(content.get("model") or {}), added
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}, {}
 
 
 def chat_template(folder: Path) -> str | None:

@@ -33,18 +33,22 @@ _TYPES = {
 def check_values(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield tensors that hold NaN or infinity, whose rows are all zero, or whose scale is lost.
     Reads every tensor."""
-    lost = list[str]()
-    for name, tensor in inspected.drafter.tensors.items():
+    lost, tensors = list[str](), inspected.drafter.tensors
+    scaled = {name.rpartition(".")[0] for name in tensors if any(map(name.count, _SCALES))}
+    for name, tensor in tensors.items():
+        module = name.removesuffix(".weight")
         if tensor.is_float:
             yield from _values(name, tensor, lost)
+        elif tensor.dtype in _EIGHT_BITS and module != name and module not in scaled:
+            lost.append(f"{name} is {tensor.dtype} without a scale")
     if lost:
         yield error(
             id="scale_lost",
             title="matrices look quantised, without their scales",
-            expected="numbers of the size that training leaves, or the scales beside them",
+            expected="numbers of the size that training leaves, or scales beside 8-bit ones",
             rule="quantisation divides a matrix by a scale so that its largest number is the "
             "largest of the type",
-            found=f"the largest number of {some(lost)}",
+            found=some(lost),
             change="export the weights again from those before quantisation",
             certainty=Certainty.LIKELY,
         )
@@ -96,7 +100,7 @@ def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckR
         )
     whole = len(tensor.shape) < 2
     if not whole and largest in SCALED_TO:
-        lost.append(f"{name} is that of {SCALED_TO[largest]}, {largest:g}")
+        lost.append(f"the largest number of {name} is that of {SCALED_TO[largest]}, {largest:g}")
     if rows and (dead == rows or (not whole and dead > DEAD_SHARE * rows)):
         yield CheckResult(
             id="dead_rows",
@@ -118,6 +122,10 @@ SCALED_TO = {
     128.0: "int8",
 }
 """Largest numbers of the types to which weights are scaled."""
+_EIGHT_BITS = ("F8_E4M3", "F8_E5M2", "I8")
+_SCALES = ("scale", "SCB")
+"""Parts of the names of a matrix's scales, which stand beside its `weight`; SCB is
+bitsandbytes'."""
 UNLIKE_BELOW = 0.5
 """Mean cosine of a token's row in both embeddings below which they count as unrelated. Rows of
 independent embeddings have a cosine near 0; fine-tuned ones stay near 1."""

@@ -108,7 +108,9 @@ def _wrapped(prefix: str, state: State) -> None:
         state[f"{prefix}{name}"] = state.pop(name)
 
 
-@pytest.mark.parametrize("prefix", ["eagle_module.", "module.model.", "_orig_mod."])
+@pytest.mark.parametrize(
+    "prefix", ["eagle_module.", "module.model.", "_orig_mod.", "module.draft_model."]
+)
 def test_a_wrappers_prefix_is_the_only_mistake_of_a_drafter_that_is_whole(
     prefix: str, tmp_path: Path
 ) -> None:
@@ -189,6 +191,12 @@ PLANTED_IN_CONFIG = {
     "other_type": fields(torch_dtype="float16"),
     "own_window": fields(sliding_window=128),
 }
+
+
+def _in_8_bits(state: State) -> State:
+    return {name: one.to(torch.float8_e4m3fn) for name, one in state.items() if one.dim() == 2}
+
+
 PLANTED_IN_WEIGHTS = {
     "fc_norm_missing": without("fc_norm."),
     "fc_norm_count": without("fc_norm.2"),
@@ -201,6 +209,7 @@ PLANTED_IN_WEIGHTS = {
     "not_finite": each(_rows(float("nan"), 1), "fc"),
     "dead_rows": each(_rows(0, 40), "lm_head"),
     "scale_lost": each(_rows(448, 1), UP),
+    "scale_lost of 8 bits": lambda state: state.update(_in_8_bits(state)),
     "head_is_targets": _targets_head,
     "norm_is_targets": _targets_norm,
     "norms_of_ones": each(torch.ones_like, NORMS[1]),
@@ -222,8 +231,9 @@ PLANTED = {
 def test_a_planted_mistake_is_named(name: str, tmp_path: Path) -> None:
     config, weights = PLANTED[name]
     results = _results(changed(tmp_path / "a", config=config, weights=weights))
-    assert name in results, f"found only {list(results)}"
-    result = results[name]
+    id_ = name.partition(" ")[0]
+    assert id_ in results, f"found only {list(results)}"
+    result = results[id_]
     assert result.expected and result.rule and result.found
     assert result.change or result.level is CheckLevel.NOTE
 
@@ -268,6 +278,35 @@ def test_weights_that_resemble_lost_or_copied_ones_are_not_named(name: str, tmp_
     assert result not in _results(changed(tmp_path / "a", weights=weights))
 
 
+def _scaled(state: State) -> None:
+    for name, one in _in_8_bits(state).items():
+        state |= {name: one, f"{name}_scale": torch.ones(())}
+
+
+def test_of_a_quantised_drafter_a_module_without_tensors_is_missing(tmp_path: Path) -> None:
+    for folder, gone in (("whole", "none"), ("partly", "midlayer.mlp.")):
+        path = changed(tmp_path / folder, config=FP8, weights=_scaled)
+        results = _results(changed(path, path, weights=without(gone)))
+        assert _bad(results) == (["missing_tensor"] if folder == "partly" else [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"quant_algo": None, "kv_cache_quant_algo": "FP8"}, set()),
+        ({"quant_algo": "FP8", "exclude_modules": ["lm_head"]}, {"weights_not_quantized"}),
+        ({"quant_algo": "FP8", "exclude_modules": ["model.layers.8*", "fc"]}, set()),
+    ],
+    ids=["only the cache", "the head left out", "all left out"],
+)
+def test_what_modelopt_left_out_is_not_quantised(
+    tmp_path: Path, settings: Config, found: set[str]
+) -> None:
+    path = changed(tmp_path / "a")
+    (path / "hf_quant_config.json").write_text(json.dumps({"quantization": settings}))
+    assert {*_bad(_results(path))} == found
+
+
 def _tabled(change: Callable[[State], object], state: State) -> None:
     own_vocabulary(state)
     change(state)
@@ -307,15 +346,17 @@ def test_a_copied_embedding_is_a_note_with_its_size(tmp_path: Path) -> None:
 
 def test_another_tokenizer_and_another_template_are_named(tmp_path: Path) -> None:
     path = changed(tmp_path / "a")
-    tokenizer = json.loads((TARGET / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"] = {
-        word: 1023 - n for word, n in tokenizer["model"]["vocab"].items()
-    }
-    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    written = (TARGET / "tokenizer.json").read_text()
+    other, added = json.loads(written), json.loads(written)
+    words = other["model"]["vocab"].items()
+    other["model"]["vocab"] = {word: 1023 - n for word, n in words}
+    added["added_tokens"][0]["content"] = "<another>"
     (path / "chat_template.jinja").write_text("{{ messages }}")
-    results = _results(path)
-    assert results["tokenizer_differs"].level is CheckLevel.ERROR
-    assert results["template_differs"].level is CheckLevel.WARNING
+    for tokenizer in (other, added):
+        (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+        results = _results(path)
+        assert results["tokenizer_differs"].level is CheckLevel.ERROR
+        assert results["template_differs"].level is CheckLevel.WARNING
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TARGET / name, path / name)
     (path / "chat_template.jinja").unlink()

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import resource
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +18,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support.checkpoints import (
     AUX,
     TARGET,
@@ -111,6 +112,26 @@ def _field(**values: object) -> Damage:
     return damage
 
 
+def _instead(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        _only_pickle(None)(folder)
+        (folder / name).touch()
+
+    return damage
+
+
+def _twice(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    shutil.copy(folder / "model-0.safetensors", folder / "model-2.safetensors")
+
+
+def _renamed(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    name = "midlayer.hidden_norm.weight"
+    again = {name.replace("midlayer", "layers.0"): stored("eagle31")[name]}
+    save_file(again, folder / "again.safetensors")
+
+
 SHARD = "model-1.safetensors"
 DAMAGE: dict[str, tuple[Damage, str]] = {
     "missing shard": (lambda folder: (folder / SHARD).unlink(), SHARD),
@@ -120,6 +141,12 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "index names another folder": (_index(a="../b.safetensors"), "outside"),
     "only a pickle": (_only_pickle(b"\x80\x02"), "pickle"),
     "no weights": (_only_pickle(None), "safetensors"),
+    "shards of FSDP": (_instead("__0_0.distcp"), "dcp_to_torch_save"),
+    "a folder of DeepSpeed": (_instead("zero_to_fp32.py"), "DeepSpeed"),
+    "a GGUF file": (_instead("drafter.gguf"), "GGUF"),
+    "an adapter": (_instead("adapter_model.safetensors"), "merge_and_unload"),
+    "a tensor in two files": (_twice, r"model-0\.safetensors"),
+    "a tensor under two names": (_renamed, "the same tensor"),
     "config is no JSON": (_config("{"), "not readable"),
     "config is a list": (_config("[]"), "not a JSON object"),
     "config begins with a mark": (_config("\ufeff{}"), "byte order mark"),
