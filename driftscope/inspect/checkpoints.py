@@ -125,6 +125,11 @@ def _implied_method(config: Mapping[str, Any], names: Collection[str]) -> str | 
         return "medusa"
     if "dflash_config" in config:
         return "dflash"
+    return method_of_tensors(names)
+
+
+def method_of_tensors(names: Collection[str]) -> str | None:
+    """Return the method of an EAGLE drafter with such tensors; None for other tensors."""
     common = {common_name(name) for name in names}
     midlayer = any(name.startswith(("midlayer.", "model.midlayer.")) for name in names)
     if midlayer or "layers.0.hidden_norm.weight" in common:

@@ -58,7 +58,7 @@ class DrafterClass:
     @property
     def unchecked(self) -> str:
         """Parts that are not compared without an engine; "" if all are."""
-        return "" if self.family in _KNOWN else UNCHECKED
+        return "" if self.family in KNOWN_LAYOUTS else UNCHECKED
 
     @property
     def coverage(self) -> Coverage:
@@ -66,7 +66,8 @@ class DrafterClass:
         return Coverage.PARTLY if self.unchecked else Coverage.CHECKED
 
 
-_KNOWN = (Family.LLAMA, Family.QWEN3, Family.MLA, Family.EAGLE1)
+KNOWN_LAYOUTS = (Family.LLAMA, Family.QWEN3, Family.MLA, Family.EAGLE1)
+"""Families whose tensors are known by name and shape."""
 MIMO = "MiMoMTPModel"
 """Class whose heads the reference drafter runs."""
 _EAGLE3_SOURCE = "llama_eagle3.py"

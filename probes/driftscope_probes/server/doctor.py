@@ -26,10 +26,17 @@ from pathlib import Path
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
 from driftscope.errors import CheckpointError, DriftscopeError, Unknown
-from driftscope.inspect.checkpoints import open_drafter, text_fields
+from driftscope.inspect.checkpoints import method_of_tensors, open_drafter, text_fields
 from driftscope.inspect.checks.result import CheckLevel, Inspected
 from driftscope.inspect.checks.tensors import check_heads
-from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
+from driftscope.inspect.drafter_classes import (
+    KNOWN_LAYOUTS,
+    DrafterClass,
+    Family,
+    architectures_of,
+    drafter_architecture,
+    row_of,
+)
 from driftscope.inspect.files import find_tensors, read_config
 from driftscope.trace.manifest import (
     WAS_SIMULATED,
@@ -208,11 +215,23 @@ def examine_server(
     if not given and any(name == "--config" for name, _ in option_values(options)):
         yield fact("drafter", "as in the file of --config, which is not examined here")
         return
-    yield _drafter(target, given, folder, none=none)
+    drafter, values = _drafter(target, given, folder, none=none), dict(option_values(options))
+    if values.get("--runner") == "pooling":
+        drafter = problem("target", "a pooling model generates no text", "leave out --runner")
+    for name, short in _SPLIT_CONTEXT.items():
+        if drafter.ok and given and values.get(name, values.get(short, "1")) != "1":
+            unknown = support.unknown_method(f"{given.get('method')} with {name} above 1")
+            drafter = ExaminedItem(topic="drafter", ok=True, detail=str(unknown), unknown=unknown)
+    yield drafter
     if given and not none:
         yield _sampling(given)
 
 
+_SPLIT_CONTEXT = {
+    "--decode-context-parallel-size": "-dcp",
+    "--prefill-context-parallel-size": "-pcp",
+}
+"""Options that spread the keys of a request over ranks -> short form; see `check_speculation`."""
 _OF_SPECULATION = ("spec", "draft", "ngram")
 """Parts of the names of options about it, in vLLM, in its V0 and in other engines."""
 
@@ -610,7 +629,7 @@ def _fault_of(
         detail = f"{named} with method {method}: {looked}, which it does not register"
         hint = "give the method and the drafter that belong together, or another vLLM"
         return problem("drafter", detail if architecture else detail.partition(", which")[0], hint)
-    lost = _lost_weights(folder, method)
+    lost = _lost_weights(folder, method, row_of(architecture))
     return (
         problem("drafter", lost, f"driftscope inspect {folder} says what is missing")
         if lost
@@ -618,15 +637,18 @@ def _fault_of(
     )
 
 
-def _lost_weights(folder: str, method: str) -> str | None:
-    """Return which file of the weights is not whole, or what a target lacks of its MTP heads; None
-    for one whose layout is not known, or with weights in another format."""
+def _lost_weights(folder: str, method: str, row: DrafterClass | None) -> str | None:
+    """Return which file of the weights is not whole, that they are another method's, or what a
+    target lacks of its MTP heads; None for one whose layout is not known, or with weights in
+    another format."""
     if not any(Path(folder).glob("*.safetensors*")):
         return None
     try:
         if method != MTP:
-            find_tensors(Path(folder)).tensors()
-            return None
+            made = method_of_tensors(find_tensors(Path(folder)).tensors())
+            if row is None or row.family not in KNOWN_LAYOUTS or made == method:
+                return None
+            return f"its tensors are those of {made or 'no EAGLE drafter'}, not of {method}"
         drafter = open_drafter(folder)
     except CheckpointError as error:
         return str(error).partition("; ")[0]

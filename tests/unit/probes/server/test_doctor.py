@@ -164,6 +164,43 @@ def test_a_drafter_whose_weights_are_a_pointer_is_not_ready(vllm: Path, tmp_path
     assert answer.startswith("not ready") and "a pointer of Git LFS" in answer
 
 
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("midlayer.hidden_norm", "fc"), "ready"),
+        (("layers.0.hidden_norm", "fc"), "ready"),
+        (("layers.0.mlp.up_proj", "fc"), "those of eagle, not of eagle3"),
+        (("model.layers.0.mlp.up_proj", "lm_head"), "those of no EAGLE drafter"),
+    ],
+    ids=["EAGLE-3", "in speculators' names", "EAGLE-1", "PARD"],
+)
+def test_the_tensors_of_another_method_are_not_ready(
+    vllm: Path, tmp_path: Path, names: tuple[str, ...], words: str
+) -> None:
+    model = _configured(tmp_path / "drafter", LLAMA)
+    tensors = {f"{name}.weight": np.ones(2, np.float32) for name in names}
+    save_file(tensors, Path(model, "model.safetensors"))
+    answer = _answer(method="eagle3", model=model)
+    assert words in answer and answer.startswith("ready") is (words == "ready")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--runner", "pooling"], "not ready because of target: a pooling model"),
+        (["--decode-context-parallel-size", "2"], "ready, but a drafter of method ngram with"),
+        (["-dcp=2"], "nothing inside it"),
+        (["-dcp", "1", "--runner", "generate"], "ready: vLLM"),
+    ],
+)
+def test_an_engine_that_generates_nothing_or_splits_a_context(
+    vllm: Path, options: list[str], words: str
+) -> None:
+    given = {"method": "ngram", "num_speculative_tokens": 3}
+    answer = _verdict(_checks("a/b", ["--speculative-config", json.dumps(given), *options]))
+    assert words in answer
+
+
 def test_a_drafter_that_is_not_here_is_not_examined(vllm: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     assert "has no config.json" in _answer(method="eagle3", model=str(tmp_path))
@@ -270,7 +307,8 @@ def test_a_drafters_config_is_read_as_the_engine_reads_it(
     vllm: Path, tmp_path: Path, config: dict[str, Any], method: str, words: str
 ) -> None:
     folder = _configured(tmp_path / "drafter", config)
-    weights = {"model.norm.weight": np.ones(8, np.float32)}
+    names = "model.norm.weight", "midlayer.hidden_norm.weight"
+    weights = {name: np.ones(8, np.float32) for name in names}
     save_file(weights, tmp_path / "drafter" / "model.safetensors")
     answer = _answer(method=method, model=folder)
     assert words in answer and answer.startswith("ready" if words == "ready: " else "not ready")
