@@ -774,7 +774,10 @@ def _experts(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
 def write(folder: Path, name: str, tensors: Mapping[str, Shape]) -> tuple[Path, Path]:
     """Write a class's tiny checkpoint, and return the folders of drafter and target."""
     tiny, random = ALL[name], torch.Generator().manual_seed(0)
-    state = {stored: torch.rand(shape, generator=random) + 0.5 for stored, shape in tensors.items()}
+    state = {
+        stored: torch.rand(shape, generator=random) + (0.5 if len(shape) < 2 else -0.5)
+        for stored, shape in tensors.items()
+    }
     if tiny.drafter is None:
         target = save_model(folder / "target", tiny.target, state)
         return target, target

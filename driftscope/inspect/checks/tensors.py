@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from driftscope.inspect.checkpoints import DrafterFiles, find_heads, foreign_prefix, heads_wanted
+from driftscope.inspect.checkpoints import (
+    MASK_STATE,
+    DrafterFiles,
+    find_heads,
+    foreign_prefix,
+    heads_wanted,
+)
 from driftscope.inspect.checks.result import (
     VLLM,
     VLLM_EAGLE1_LOADER,
@@ -156,7 +162,7 @@ _FEW = 3
 """Number of tensors that a result names one by one."""
 _JUDGED_ELSEWHERE = ("fc_norm.", "input_norm.", D2T)
 _FC = "fc.weight"
-_IGNORED = ("mask_hidden", "rotary_emb.inv_freq")
+_IGNORED = (MASK_STATE, "rotary_emb.inv_freq")
 """Parts of names that engines skip."""
 
 
@@ -175,6 +181,9 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
         missing.append(EMBEDDING)
     if drafter.draft_vocab_size != drafter.vocab_size and HEAD not in stored:
         missing.append(HEAD)
+    mask = stored.get(MASK_STATE)
+    if drafter.format.parallel and mask is None:
+        missing.append(MASK_STATE)
     if missing:
         yield error(
             id="missing_tensor",
@@ -211,6 +220,8 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
         for name, shape in known.items()
         if name in stored and name != _FC and stored[name].shape != shape
     ]
+    if mask is not None and mask.elements != fc_inputs(drafter):
+        wrong.append(f"{MASK_STATE} {mask.elements} numbers, not {fc_inputs(drafter)}")
     if wrong:
         yield error(
             id="wrong_shape",

@@ -73,7 +73,15 @@ def check_table(inspected: Inspected) -> Iterator[CheckResult]:
             found=f"{drafter.draft_vocab_size} of {drafter.vocab_size} tokens",
             change=f'"draft_vocab_size": {table.elements}, or drop d2t',
         )
-    if table.is_float or not table.is_readable or table.elements != drafter.draft_vocab_size:
+    if table.is_float:
+        yield _wrong_table(
+            id="d2t_type",
+            title="d2t holds floating-point numbers",
+            expected="whole numbers, as torch.long",
+            found=f"{table.dtype}, which rounds large differences",
+            change="save d2t as it was in training, and convert weights without it",
+        )
+    if not table.is_readable or table.elements != drafter.draft_vocab_size:
         return  # the check of shapes reports the size
     yield from _entries(drafter, table.array().astype(np.int64).ravel())
 

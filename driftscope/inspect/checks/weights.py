@@ -33,12 +33,12 @@ _TYPES = {
 def check_values(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield tensors that hold NaN or infinity, whose rows are all zero, or whose scale is lost.
     Reads every tensor."""
-    lost, tensors = list[str](), inspected.drafter.tensors
+    lost, odd, tensors = list[str](), list[str](), inspected.drafter.tensors
     scaled = {name.rpartition(".")[0] for name in tensors if any(map(name.count, _SCALES))}
     for name, tensor in tensors.items():
         module = name.removesuffix(".weight")
         if tensor.is_float:
-            yield from _values(name, tensor, lost)
+            yield from _values(name, tensor, lost, odd)
         elif tensor.dtype in _EIGHT_BITS and module != name and module not in scaled:
             lost.append(f"{name} is {tensor.dtype} without a scale")
     if lost:
@@ -50,6 +50,18 @@ def check_values(inspected: Inspected) -> Iterator[CheckResult]:
             "largest of the type",
             found=some(lost),
             change="export the weights again from those before quantisation",
+            certainty=Certainty.LIKELY,
+        )
+
+    if odd:
+        yield error(
+            id="odd_numbers",
+            title="matrices hold numbers that no training leaves",
+            expected=f"numbers spread around 0, the largest from {SMALLEST:g} to {LARGEST:g}",
+            rule="bfloat16 that is read as float16 has no number near 0, and float16 that is read "
+            "as bfloat16 next to no others; bytes in the other order can be any number",
+            found=some(odd),
+            change="export the weights again, and convert types by value, not by bits",
             certainty=Certainty.LIKELY,
         )
 
@@ -81,12 +93,18 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
-def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckResult]:
-    bad = dead = rows = 0
+def _values(
+    name: str, tensor: StoredTensor, lost: list[str], odd: list[str]
+) -> Iterator[CheckResult]:
+    bad = dead = rows = near = tiny = 0
     largest = 0.0
     for block in tensor.blocks():
         bad += int(block.size - np.isfinite(block).sum())
-        largest = max(largest, float(block.max()), -float(block.min())) if block.size else largest
+        size = np.abs(block)
+        largest = max(largest, float(size.max(initial=0)))
+        near += int((size <= size.max(initial=0) / 100).sum())
+        tiny += int(((size > 0) & (size < size.max(initial=0) * TINY)).sum())
+        near += block.size * bool(block.min() == block.max())  # all equal
         flat = block.reshape(len(block), -1)
         dead, rows = dead + int((~flat.any(axis=1)).sum()), rows + len(flat)
     if bad:
@@ -101,6 +119,15 @@ def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckR
     whole = len(tensor.shape) < 2
     if not whole and largest in SCALED_TO:
         lost.append(f"the largest number of {name} is that of {SCALED_TO[largest]}, {largest:g}")
+    if not whole and not bad and rows and largest > 0:
+        if not SMALLEST <= largest <= LARGEST:
+            odd.append(f"the largest number of {name} is {largest:.1g}")
+        elif near < NEAR_ZERO * tensor.elements:
+            odd.append(f"{near} of {tensor.elements} numbers of {name} are near 0")
+        elif tiny > MOST_TINY * tensor.elements:
+            odd.append(f"{tiny} of {tensor.elements} numbers of {name} are next to 0")
+    if name.endswith(".bias"):  # which may be zero
+        return
     if rows and (dead == rows or (not whole and dead > DEAD_SHARE * rows)):
         yield CheckResult(
             id="dead_rows",
@@ -114,6 +141,14 @@ def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckR
         )
 
 
+SMALLEST, LARGEST = 1e-5, 1e4
+"""Bounds of the largest number of a matrix: 0.1 to 100 in published drafters."""
+NEAR_ZERO = 0.001
+"""Least share of a matrix's numbers below a hundredth of its largest: 1 % of evenly spread numbers
+are, and more of trained ones."""
+TINY, MOST_TINY = 1e-5, 0.2
+"""Part of the largest number, and largest share of a matrix's numbers that may be smaller without
+being 0: 4e-5 of normally distributed ones are."""
 SCALED_TO = {
     448.0: "float8_e4m3fn",
     240.0: "float8_e4m3fnuz",
@@ -156,7 +191,7 @@ def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
     if not (own.is_float and targets.is_float):
         return
     first, second = _sampled(own), _sampled(targets)
-    cosine = mean_cosine(first, second)
+    cosine = float(np.mean(_cosines(first, second)))
     if np.array_equal(first, second):
         yield note(
             id="embedding_copied",
@@ -178,11 +213,17 @@ def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 HEAD_IS_TARGETS = "head_is_targets"
+_SHIFTS = (-2, -1, 1, 2)
+ALIKE_ABOVE = 0.5
+"""Cosine of two rows of heads above which they are alike. In the shipped drafters it is 0.92 on
+average for the target's row of the same token, and 0.17 for the next one."""
+OTHER_ROWS = 0.02
+"""Share of the rows that may be like another token's row: none in the shipped drafters."""
 
 
 def check_head(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield that a head of the drafter's own holds the target's rows: it was not trained, or a
-    converter put them in its place."""
+    """Yield that a head of the drafter's own holds the target's rows: those of other tokens; or
+    equal ones, so that it was not trained, or a converter put them in its place."""
     drafter, target = inspected.drafter, inspected.target
     own, targets = drafter.tensors.get(HEAD), target.head() if target else None
     if own is None or targets is None or not (own.is_float and targets.is_float):
@@ -195,7 +236,27 @@ def check_head(inspected: Inspected) -> Iterator[CheckResult]:
     ids = rows if table is None else rows + table.rows(rows).astype(np.int64)
     if not len(ids) or ids.min() < 0 or ids.max() >= targets.shape[0]:
         return
-    if np.array_equal(_numbers(own, rows), _numbers(targets, ids)):
+    first, other = _numbers(own, rows), np.zeros(len(rows), bool)
+    same = _numbers(targets, ids)
+    fits = _cosines(first, same)
+    for shift in _SHIFTS:
+        near = _numbers(targets, (ids + shift).clip(0, targets.shape[0] - 1))
+        fit = _cosines(first, near)
+        other |= (fit > ALIKE_ABOVE) & (fits < fit / 2)
+    if other.mean() > OTHER_ROWS:
+        at = rows[other]
+        yield error(
+            id="head_of_other_tokens",
+            title="rows of the head are those of other tokens than their ids say",
+            expected="each row most like the target's row of the token that it drafts",
+            rule="d2t and lm_head.weight have one order; a head that began as the target's stays "
+            "like it in training",
+            found=f"{other.mean():.0%} of the rows, from {at.min()} to {at.max()}, are like the "
+            "target's row of a token one or two ids away, and not like that of their own",
+            change="export d2t and the head again, from the same checkpoint",
+            certainty=Certainty.LIKELY,
+        )
+    if np.array_equal(first, same):
         yield warning(
             id=HEAD_IS_TARGETS,
             title="the head is a copy of the target's",
@@ -236,11 +297,10 @@ def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
-def mean_cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    """Return the mean cosine of corresponding rows, [rows, width] each."""
+def _cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the cosines of corresponding rows, [rows, width] each."""
     sizes = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    products = (first * second).sum(axis=1)
-    return float(np.mean(products / np.where(sizes > 0, sizes, 1)))
+    return (first * second).sum(axis=1) / np.where(sizes > 0, sizes, 1)
 
 
 def _sampled(tensor: StoredTensor) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from driftscope.boundary.text import dumps
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import DrafterFiles, find_heads
 from driftscope.inspect.checks.layer_fields import NEUTRAL
-from driftscope.inspect.checks.tensors import EMBEDDING, FC_BIAS, HEAD
+from driftscope.inspect.checks.tensors import D2T, EMBEDDING, FC_BIAS, HEAD
 from driftscope.inspect.drafter_classes import MIMO, Family
 from driftscope.inspect.files import StoredTensor
 from driftscope.inspect.reference.config import (
@@ -120,6 +120,8 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     if EMBEDDING in files.tensors:
         config = replace(config, target_hidden_size=files.target_hidden_size)
     state = {name: _tensor(tensor) for name, tensor in _stored(files).items()}
+    if D2T in state:
+        state[D2T] = state[D2T].long()  # as vLLM does
     if config.eagle1:  # engines give it the target's head
         config = replace(config, fc_bias=FC_BIAS in state)
         state.pop(HEAD, None)
@@ -130,7 +132,7 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     defaults = {
         name: torch.ones(tensor.shape) if "norm" in name else torch.zeros(tensor.shape).long()
         for name, tensor in needed.items()
-        if name not in variant.state and ("norm" in name or name == "d2t")
+        if name not in variant.state and ("norm" in name or name == D2T)
     }
     return replace(variant, state={**variant.state, **defaults})
 

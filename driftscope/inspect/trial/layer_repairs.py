@@ -246,7 +246,7 @@ def _groups(scores: Tensor, repeats: int) -> list[int]:
     """Return the group that fits each head best, [heads, groups], each for `repeats` heads."""
     from scipy.optimize import linear_sum_assignment
 
-    costs = -np.repeat(scores.double().cpu().numpy(), repeats, 1)
+    costs = -np.repeat(scores.double().nan_to_num().cpu().numpy(), repeats, 1)
     heads, places = linear_sum_assignment(costs)
     found = dict(zip(heads.tolist(), (places // repeats).tolist(), strict=True))
     return [found[head] for head in range(len(scores))]

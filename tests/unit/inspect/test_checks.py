@@ -13,7 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.checkpoints import (
+    ATTENTION,
     AUX,
+    DOWN,
     FEWER,
     NORMS,
     TARGET,
@@ -123,10 +125,11 @@ def test_a_wrappers_prefix_is_the_only_mistake_of_a_drafter_that_is_whole(
     ("config", "weights", "bad"),
     [
         (fields(ptd_token_id=100), {"mask_hidden": torch.rand(1, 1, 768)}, []),
-        (fields(pard_token=100), {}, []),
+        (fields(pard_token=100), {}, ["missing_tensor"]),
+        (fields(pard_token=100), {"mask_hidden": torch.rand(H)}, ["wrong_shape"]),
         (None, {"mask_hidden": torch.rand(1, 1, 768)}, ["mask_token_missing"]),
     ],
-    ids=["vLLM's", "a token alone", "no token"],
+    ids=["vLLM's", "a token alone", "one state", "no token"],
 )
 def test_an_eagle3_drafter_with_a_mask_drafts_in_parallel(
     config: Edit | None, weights: State, bad: list[str], tmp_path: Path
@@ -197,7 +200,17 @@ def _in_8_bits(state: State) -> State:
     return {name: one.to(torch.float8_e4m3fn) for name, one in state.items() if one.dim() == 2}
 
 
+def _bits(kind: torch.dtype, read: torch.dtype) -> Planting:
+    def change(one: torch.Tensor) -> torch.Tensor:
+        return one.to(kind).view(torch.int16).view(read).float()
+
+    return each(change, DOWN)
+
+
 PLANTED_IN_WEIGHTS = {
+    "odd_numbers of bfloat16 as float16": _bits(torch.bfloat16, torch.float16),
+    "odd_numbers of float16 as bfloat16": _bits(torch.float16, torch.bfloat16),
+    "odd_numbers of a row": each(_rows(3e38, 1), DOWN),
     "fc_norm_missing": without("fc_norm."),
     "fc_norm_count": without("fc_norm.2"),
     "fc_norm_and_norm_before_fc_swapped": _norm_over_all,
@@ -211,6 +224,9 @@ PLANTED_IN_WEIGHTS = {
     "scale_lost": each(_rows(448, 1), UP),
     "scale_lost of 8 bits": lambda state: state.update(_in_8_bits(state)),
     "head_is_targets": _targets_head,
+    "head_of_other_tokens": each(
+        lambda head: torch.cat([head[:500], head[500:600].roll(1, 0), head[600:]]), "lm_head"
+    ),
     "norm_is_targets": _targets_norm,
     "norms_of_ones": each(torch.ones_like, NORMS[1]),
     "d2t_unused": added("d2t", torch.zeros(1024, dtype=torch.long)),
@@ -255,16 +271,32 @@ def _norm_from_targets(state: State) -> None:
     each(_noisy, "norm")(state)
 
 
-def _quantised_and_back(one: torch.Tensor) -> torch.Tensor:
-    scale = one.abs().max() / 127
+def _quantised_and_back(levels: int, one: torch.Tensor) -> torch.Tensor:
+    scale = one.abs().max() / levels
     return (one / scale).round() * scale
 
 
+def _scaled(state: State) -> None:
+    for name, one in _in_8_bits(state).items():
+        state |= {name: one, f"{name}_scale": torch.ones(())}
+
+
 LOOK_ALIKES: dict[str, tuple[str, Callable[[State], object]]] = {
-    "matrices quantised and scaled back": ("scale_lost", of_dims(2, _quantised_and_back)),
+    "matrices quantised and scaled back": (
+        "scale_lost",
+        of_dims(2, partial(_quantised_and_back, 127)),
+    ),
     "matrices with large numbers": ("scale_lost", of_dims(2, lambda one: one * 400 / one.max())),
     "trained on": ("scale_lost", of_dims(2, _noisy)),
     "a head trained from the target's": ("head_is_targets", _head_from_targets),
+    "8-bit numbers beside scales": ("scale_lost", _scaled),
+    "4-bit numbers, scaled back": ("odd_numbers", of_dims(2, partial(_quantised_and_back, 7))),
+    "evenly spread numbers": ("odd_numbers", of_dims(2, lambda one: torch.rand_like(one) - 0.5)),
+    "a head of random rows": (
+        "head_of_other_tokens",
+        each(lambda one: torch.randn(one.shape, generator=NOISE), "lm_head"),
+    ),
+    "a bias of zeros": ("dead_rows", added(f"{ATTENTION}.q_proj.bias", torch.zeros(H))),
     "norms that are not trained at all": ("norms_of_ones", of_dims(1, torch.ones_like)),
     "norms trained from ones": ("norms_of_ones", of_dims(1, lambda one: _noisy(one * 0 + 1))),
     "a norm trained from the target's": ("norm_is_targets", _norm_from_targets),
@@ -276,11 +308,6 @@ LOOK_ALIKES: dict[str, tuple[str, Callable[[State], object]]] = {
 def test_weights_that_resemble_lost_or_copied_ones_are_not_named(name: str, tmp_path: Path) -> None:
     result, weights = LOOK_ALIKES[name]
     assert result not in _results(changed(tmp_path / "a", weights=weights))
-
-
-def _scaled(state: State) -> None:
-    for name, one in _in_8_bits(state).items():
-        state |= {name: one, f"{name}_scale": torch.ones(())}
 
 
 def test_of_a_quantised_drafter_a_module_without_tensors_is_missing(tmp_path: Path) -> None:
@@ -323,6 +350,8 @@ TABLES: dict[str, Callable[[State], object]] = {
     "d2t_range": lambda state: state["d2t"].add_(5),
     "d2t_repeats": lambda state: state["d2t"][3:4].sub_(2),
     "t2d_contradicts_d2t": lambda state: state["t2d"].logical_not_(),
+    "d2t_type": lambda state: state.update(d2t=state["d2t"].bfloat16()),
+    "head_of_other_tokens": lambda state: state["d2t"][300:].add_(1),
     "head_is_targets": _targets_head,
     "end_token_not_drafted": _end_left_out,
 }

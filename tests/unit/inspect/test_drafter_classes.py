@@ -37,7 +37,9 @@ Shapes = dict[str, tuple[int, ...]]
 def _write(folder: Path, config: Fields, shapes: Shapes) -> Path:
     torch.manual_seed(0)
     return save_model(
-        folder, config, {name: torch.rand(shape) + 0.5 for name, shape in shapes.items()}
+        folder,
+        config,
+        {name: torch.rand(one) + (0.5 if len(one) < 2 else -0.5) for name, one in shapes.items()},
     )
 
 
