@@ -128,6 +128,17 @@ def test_an_outlying_row_is_made_as_large_as_the_others(tmp_path: Path) -> None:
     assert "row 17 of midlayer.self_attn.v_proj.weight" in found["outlying_rows"].mistake
 
 
+@pytest.mark.parametrize("part", ["q_proj", "v_proj", "o_proj", "gate_proj", "hidden_norm"])
+def test_numbers_that_are_not_finite_stop_no_repair(tmp_path: Path, part: str) -> None:
+    def weights(state: State) -> None:
+        for name in state:
+            if part in name:
+                state[name].flatten()[7] = float("nan")
+
+    _, found = _repairs(tmp_path, weights=weights)
+    assert "matrices_half_as_large" in found
+
+
 def test_a_healthy_drafter_gets_only_repairs_that_run(tmp_path: Path) -> None:
     base, found = _repairs(tmp_path)
     assert set(found) == {
