@@ -300,7 +300,7 @@ def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
 def _cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the cosines of corresponding rows, [rows, width] each."""
     sizes = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    return (first * second).sum(axis=1) / np.where(sizes > 0, sizes, 1)
+    return np.asarray((first * second).sum(axis=1) / np.where(sizes > 0, sizes, 1))
 
 
 def _sampled(tensor: StoredTensor) -> NDArray[np.float32]:
