@@ -124,6 +124,8 @@ COMPLETION = "_DRIFTSCOPE_COMPLETE"
 """Variable by which a shell asks for completions."""
 _MISSING = "MissingParameter"
 """Name of the error of an argument that is not given."""
+_MISPLACED = (_MISSING, "UsageError")
+"""Names of the errors of an argument too few or too many."""
 
 
 def run() -> NoReturn:
@@ -177,10 +179,11 @@ def _fail_usage(error: Any) -> NoReturn:
     examples = {example.partition(" ")[0]: example for _, _, example in COMMANDS}
     name = next((word for word in sys.argv[1:2] if word in examples), "")
     words = error.format_message().rstrip(".").replace(": Value error, ", ": ")
-    if type(error).__name__ == _MISSING:
+    kind, about = type(error).__name__, getattr(error, "param", None)
+    if name and kind in _MISPLACED:
         words += f"; example: driftscope {examples[name]}"
-        if getattr(error.param, "metavar", None) == "RUN":
-            words += "; `driftscope ls` lists the runs, and `latest` names the newest"
+    if kind == _MISSING and getattr(about, "metavar", None) == "RUN":
+        words += "; `driftscope ls` lists the runs, and `latest` names the newest"
     _fail(f"{words}; see {f'driftscope {name}'.strip()} --help", error.exit_code)
 
 

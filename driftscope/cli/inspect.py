@@ -83,7 +83,7 @@ def inspect(
 
     if (write_config or expected_length) and not (target and run):
         option = "--write-config" if write_config else "--expected-length"
-        raise UsageError(f"{option} needs --target and a run")
+        raise UsageError(f"{option} needs --target, and not --files-only")
     options = TrialOptions(
         prompts=prompts,
         k=k,

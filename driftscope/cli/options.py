@@ -168,6 +168,15 @@ def real_folder(value: Path) -> Path:
     return value
 
 
+def page_file(value: Path | None) -> Path | None:
+    """Return the file of an HTML page; raises UsageError for one that is to be JSON."""
+    if value is not None and value.suffix.lower() == ".json":
+        from driftscope.errors import UsageError
+
+        raise UsageError(f"-o {value}: is an HTML page; `--json > {value}` writes the document")
+    return value
+
+
 def numbers(text: str | None, option: str, *, whole: bool = False) -> list[float]:
     """Return the numbers above 0 of a text such as "2,4,8"; [] for None. Raises UsageError."""
     try:
@@ -206,10 +215,16 @@ PromptsOption = Annotated[
 PageOption = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Also write an HTML page; a file is replaced."
+        "--output",
+        "-o",
+        metavar="FILE",
+        callback=page_file,
+        help="Also write an HTML page; a file is replaced.",
     ),
 ]
-KOption = Annotated[int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")]
+KOption = Annotated[
+    int, typer.Option("--k", "-k", metavar="N", min=1, max=32, help="Tokens per draft.")
+]
 EveryOption = Annotated[
     int | None,
     typer.Option(

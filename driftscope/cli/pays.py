@@ -58,7 +58,7 @@ def pays(
     ] = None,
     k: Annotated[
         str | None,
-        typer.Option("-k", metavar="4|2,4,8", help="Draft tokens per round; default: 4."),
+        typer.Option("-k", "--k", metavar="4|2,4,8", help="Draft tokens per round; default: 4."),
     ] = None,
     suite: Annotated[
         str,

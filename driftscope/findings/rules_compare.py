@@ -675,7 +675,7 @@ def replayed(case: ReplayCase) -> Finding:
     few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS if run.has_rows else vague
     more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS
     if run.rollups is not None:
-        more = "Export more minutes with `driftscope export RUN --format rollup`: 25 at the least."
+        more = "Export more minutes (`driftscope export`): 25 at the least."
     if run.planned is None:
         cell = run.cells[0]
         rounds = "" if cell.rounds is None else f" of {count(cell.rounds, 'round')}"

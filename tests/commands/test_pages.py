@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.command import run_command
 from support.doc_pages import field_docstrings, filled
 from typer.main import get_command
 
 import driftscope
 from driftscope.cli.app import app
-from driftscope.pipeline import Inputs, analyze
 from driftscope.telemetry import settings as telemetry_settings
 from driftscope_probes import settings as probe_settings
 
@@ -111,16 +111,20 @@ def test_every_command_that_is_shown_exists() -> None:
         assert shown <= known, page
 
 
-def test_the_example_of_the_readme_is_what_analyze_finds() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```\n(!.*?)```", readme, re.DOTALL | re.MULTILINE)
-    run = ROOT / "reports" / "gallery" / "traces" / "smollm2-eagle3"
-    findings = analyze(Inputs(sources=[run], labels=["smollm2-eagle3"])).findings
-    (finding,) = (finding for finding in findings if finding.title in example)
-    words = " ".join(example.split())
-    assert f"{finding.title} ({run.name}) {finding.statement} (confidence" in words
-    assert f"(confidence {finding.confidence.value})" in words
-    assert finding.advice.startswith(words.partition("-> ")[2])
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", DOCS / "watch.md"], ids=lambda page: page.stem
+)
+def test_what_a_page_shows_of_a_command_is_what_it_prints(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    (command, example) = re.findall(
+        r"^`driftscope ([a-z]+ reports/gallery/[^`]+)`.*?^```\n(.*?)^```", text, re.DOTALL | re.M
+    )[0]
+    (tmp_path / "reports").symlink_to(ROOT / "reports")
+    done = run_command(*command.split(), cwd=tmp_path)
+    printed = [line.rstrip() for line in done.stdout.splitlines()]
+    assert not [line for line in example.splitlines() if line.strip("\n .") and line not in printed]
 
 
 def test_the_page_of_settings_has_every_variable_with_its_meaning() -> None:
