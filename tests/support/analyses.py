@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -98,9 +100,11 @@ PAIR = {
 sink."""
 
 
-def pair(folder: Path) -> Analysis:
-    """Return the analysis of PAIR, recorded under `folder`."""
-    return analysis_of(folder, PAIR)
+@functools.cache
+def pair() -> Analysis:
+    """Return the analysis of PAIR."""
+    with tempfile.TemporaryDirectory() as folder:
+        return analysis_of(Path(folder), PAIR)
 
 
 def with_texts(folder: Path, *answer: str, prompt: str = "Why?") -> Inputs:
@@ -128,9 +132,17 @@ def written(run: Path, world: Spec | Truth) -> Path:
     return write_run(run, world) if isinstance(world, Spec) else simulate(run, world)
 
 
+_SUMMARIES = dict[str, RunSummary]()
+"""Summaries by what was simulated: many tests change one thing of a run that others take as it
+is."""
+
+
 def summary_of(run: Path, world: Spec | Truth, **how: Any) -> RunSummary:
     """Write a simulated run and return its summary, by the name of its directory."""
-    return summarise(written(run, world), run.name, **how)
+    path, key = written(run, world), repr((world, how))
+    if key not in _SUMMARIES:
+        _SUMMARIES[key] = summarise(path, run.name, **how)
+    return replace(_SUMMARIES[key], label=run.name)
 
 
 def analyzed(

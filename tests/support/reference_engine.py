@@ -252,7 +252,8 @@ def generate(
 def leading_matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
     """Return how many tokens of `drafted` equal those of `greedy` before the first difference."""
     pairs = enumerate(zip(drafted, greedy, strict=False))
-    return next((at for at, (left, right) in pairs if left != right), len(drafted))
+    shorter = min(len(drafted), len(greedy))
+    return next((at for at, (left, right) in pairs if left != right), shorter)
 
 
 def record_run(

@@ -65,8 +65,7 @@ class Spec:
     self_last: float = 0.5
     """Mass on the chain at depth K."""
     near: float = 0.0
-    """Mass at depth 1 on the last K - 1 slots; the chain takes their place with depth. 0: masses by
-    distance are not recorded."""
+    """Mass at depth 1 on the last K - 1 slots; the chain takes their place with depth."""
     prompt_tokens: int = 100
     every: int = 1
     layers: int = 1
@@ -93,8 +92,8 @@ class Spec:
     heads: int = 4
     """Attention heads of the drafter on all ranks together; 0: it has no attention (nor layers)."""
     distance_every: int = 0
-    """One recorded step in how many carries masses by distance; 0: none. Each head's prompt is far
-    away, its output K slots away, and its own tokens share the distances below K evenly."""
+    """One recorded step in how many carries masses by distance; 0: each if `near`, else none. Its
+    own tokens share the distances below K evenly, and what is not near is far away."""
     windowed: tuple[int, ...] = ()
     """Layers whose sliding window hides the sink."""
     slower: int = 1
@@ -303,11 +302,6 @@ def _draft(
     )
 
 
-def carries_distances(spec: Spec, step: int) -> bool:
-    """Return whether a recorded step carries masses by distance."""
-    return bool(spec.distance_every and (step - 1) // spec.every % spec.distance_every == 0)
-
-
 def attention(spec: Spec, heads: Sequence[int], step: int) -> dict[str, Any]:
     """Return the attention columns of a step on a rank with these of the drafter's heads.
 
@@ -337,40 +331,25 @@ def attention(spec: Spec, heads: Sequence[int], step: int) -> dict[str, Any]:
     return {
         **named,
         "null_mass": None,
-        "distance_mass": _by_distance(spec, masses, step),
+        "distance_mass": _by_distance(spec, masses.mean(axis=2), step),
         "heads": len(heads),
         "strategy": spec.strategy,
     }
 
 
 def _by_distance(spec: Spec, masses: np.ndarray, step: int) -> list[float] | None:
-    """Return the masses by distance of a chain: as `near` says, or as its own masses give them."""
-    if spec.near:
-        return distances(spec, masses.mean(axis=2))
-    return _distances(spec, masses) if carries_distances(spec, step) else None
-
-
-def distances(spec: Spec, masses: np.ndarray) -> list[float]:
-    """Return the masses by distance that fit `masses`, [k, layers, classes]: what is on neither the
-    chain, the sink nor the near context lies far away."""
+    """Return the masses by distance of a recorded step's chain, if it carries them, that fit
+    `masses`, [k, layers, classes]: what is on neither the chain, the sink nor the near context lies
+    far away."""
+    every = spec.distance_every or int(spec.near > 0)
+    if not every or (step - 1) // spec.every % every:
+        return None
     bins = np.zeros((spec.k, spec.layers, len(edges_of(spec.k))))
     for own in range(spec.k):
         bins[own, :, :own] = masses[own, :, 3:4] / max(own, 1)
         bins[own, :, own : spec.k - 1] = spec.near / (spec.k - 1)
-    rest = 1.0 - np.nan_to_num(masses[..., 0]) - bins.sum(axis=-1)
-    bins[..., -1] = rest
+    bins[..., -1] = 1.0 - np.nan_to_num(masses[..., 0]) - bins.sum(axis=-1)
     return bins.ravel().tolist()
-
-
-def _distances(spec: Spec, masses: np.ndarray) -> list[float]:
-    """Return the masses by distance that follow from [k, layers, heads, 5] masses by class."""
-    means = masses.mean(axis=2)
-    bins = np.zeros((spec.k, spec.layers, len(edges_of(spec.k))))
-    bins[..., : spec.k] = means[..., 3:4] / spec.k
-    bins[..., spec.k] = means[..., 2]
-    bins[..., -1] = means[..., 1]
-    by_bin: list[float] = bins.ravel().tolist()
-    return by_bin
 
 
 def _heads(spec: Spec, rank: int) -> range:
@@ -445,86 +424,62 @@ def _request(spec: Spec, n: int, begin: float, position: int) -> RequestRow:
 def noisy_rows(
     rounds: int, k: int = 7, *, norm_output: bool = True, distance_every: int = 0
 ) -> Iterator[Row]:
-    """Yield a run as a real drafter records it: all values differ, and every mantissa is full of
-    noise.
-
-    It has one chain per step and batch 1, as a GPU run with CUDA events records in every round. One
-    chain in `distance_every` has masses by distance.
-    """
+    """Yield the chains, steps and rounds of a run as a real drafter records them: all values
+    differ, and every mantissa is full of noise. One chain in `distance_every` has masses by
+    distance."""
     random = np.random.RandomState(5)
-    now = START_S
-    position = prompt = 0
-    for step in range(1, rounds + 1):
-        request, at = divmod(step - 1, NOISY_LENGTH)
-        if not at:
-            prompt = position = 50 + random.randint(1000)
-        now += float(random.normal(0.012, 0.0005))
-        name = f"chatcmpl-{request:032x}"
-        draft = _noisy_draft(random, k, step, now, name, position, prompt, norm_output)
-        if distance_every and step % distance_every == 0:
-            draft = replace(draft, distance_mass=_noisy_distances(random, draft))
-        yield draft
-        yield _noisy_step(random, k, step, now)
-        accepted = int(np.argmin(np.append(random.random_sample(k) < NOISY_ACCEPTANCE, False)))
-        yield VerifyRow(
-            step=step,
-            time_s=now + float(random.normal(0.01, 0.0004)),
-            request=name,
-            position=position,
-            drafted=k,
-            verified=k,
-            accepted=accepted,
-            reason=None,
-        )
-        position += accepted + 1
+    spec = Spec(
+        k=k,
+        requests=-(-rounds // NOISY_LENGTH),
+        rounds=min(rounds, NOISY_LENGTH),
+        conditional=(NOISY_ACCEPTANCE,) * k,
+        norm_output=norm_output,
+        heads=32,
+        strategy="lse",
+        execution="full",
+    )
+    for row in rows(spec):
+        if isinstance(row, RequestRow | ResourceRow):
+            continue
+        row = replace(row, time_s=row.time_s + float(random.normal(0, 0.0005)))
+        if isinstance(row, StepRow):
+            parts_s = (0.011, 0.003, 0.0001, 0.0028, 4e-5)
+            step_s, draft_s, probe_s, *gpu = (s * float(random.lognormal(0, 0.05)) for s in parts_s)
+            row = replace(row, step_s=step_s, draft_s=draft_s, probe_s=probe_s)
+            gpu_draft_s, gpu_probe_s = map(float, np.float32(gpu))
+            row = replace(row, gpu_draft_s=gpu_draft_s, gpu_probe_s=gpu_probe_s)
+        elif isinstance(row, DraftRow):
+            row = _noisy_draft(random, row, norm_output)
+            if distance_every and row.step % distance_every == 0:
+                row = replace(row, distance_mass=_noisy_distances(random, row))
+        yield row
 
 
-def _noisy_draft(
-    random: np.random.RandomState,
-    k: int,
-    step: int,
-    now: float,
-    request: str,
-    position: int,
-    prompt_tokens: int,
-    norm_output: bool,
-) -> DraftRow:
+def _noisy_draft(random: np.random.RandomState, row: DraftRow, norm_output: bool) -> DraftRow:
+    def about(values: np.ndarray) -> list[float]:
+        return (values * random.lognormal(0, 0.2, len(values))).astype("f4").tolist()  # type: ignore[no-any-return]
+
+    k = row.k
     masses = random.dirichlet([4.0, 6.0, 3.0, 5.0], k)
     masses[0] = [*random.dirichlet([4.0, 6.0, 3.0]), 0.0]
     sink, prompt, generated, own = masses.astype(np.float32).T.tolist()
-    prenorm = _lognormal(random, 4.0 * 1.2 ** np.arange(k))
-    postnorm = _lognormal(random, np.full(k, 1.1))
-    fed = postnorm if norm_output else prenorm
-    fc = _lognormal(random, np.array([2.0]))[0]
-    return DraftRow(
-        step=step,
-        time_s=now,
-        request=request,
-        position=position,
-        prompt_tokens=prompt_tokens,
-        batch=1,
-        k=k,
-        layers=1,
-        chunked_prefill=False,
+    prenorm, postnorm = about(4.0 * 1.2 ** np.arange(k)), about(np.full(k, 1.1))
+    fed, (fc,) = postnorm if norm_output else prenorm, about(np.array([2.0]))
+    return replace(
+        row,
         sink_mass=sink,
         prompt_mass=prompt,
         generated_mass=generated,
         self_mass=own,
-        null_mass=None,
         in_rms=[fc, *fed[:-1]],
         prenorm_rms=prenorm,
         postnorm_rms=postnorm,
         fed_rms=fed,
         top1=random.beta(2, 2, k).astype(np.float32).tolist(),
-        entropy=_lognormal(random, np.full(k, 1.5)),
-        aux_rms=_lognormal(random, np.array([1.0, 4.0, 9.0])),
-        aux_norm_rms=_lognormal(random, np.ones(3)) if norm_output else None,
+        entropy=about(np.full(k, 1.5)),
+        aux_rms=about(np.array([1.0, 4.0, 9.0])),
+        aux_norm_rms=about(np.ones(3)) if norm_output else None,
         fc_rms=fc,
-        token_ids=None,
-        rate=1.0,
-        heads=32,
-        strategy="lse",
-        execution="full",
     )
 
 
@@ -536,29 +491,3 @@ def _noisy_distances(random: np.random.RandomState, draft: DraftRow) -> list[flo
     outside = 1.0 - np.array(draft.sink_mass)[:, None]
     by_bin: list[float] = (shares * outside).astype(np.float32).ravel().tolist()
     return by_bin
-
-
-def _lognormal(random: np.random.RandomState, around: np.ndarray) -> list[float]:
-    values: list[float] = (around * random.lognormal(0, 0.2, len(around))).astype("f4").tolist()
-    return values
-
-
-def _noisy_step(random: np.random.RandomState, k: int, step: int, now: float) -> StepRow:
-    def about(seconds: float) -> float:
-        return float(seconds * random.lognormal(0, 0.05))
-
-    return StepRow(
-        step=step,
-        time_s=now,
-        requests=1,
-        chains=1,
-        k=k,
-        recorded=True,
-        step_s=about(0.011),
-        draft_s=about(0.003),
-        probe_s=about(0.0001),
-        rate=1.0,
-        execution="full",
-        gpu_draft_s=float(np.float32(about(0.0028))),
-        gpu_probe_s=float(np.float32(about(4e-5))),
-    )

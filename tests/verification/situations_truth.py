@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from support.engine_process.job import K, Outcome
-from support.reference_engine import Chain, replay
+from support.reference_engine import Chain, leading_matches, replay
 
 from driftscope.trace.reader import read_trace
 from verification.situations import Ask
-from verification.truth import MASSES, NORMS, follows_k, matches, models
+from verification.truth import MASSES, NORMS, follows_k, models
 
 PER_CHAIN = ("aux_rms", "aux_norm_rms", "fc_rms")
 
@@ -158,7 +158,7 @@ def _compare(
 def _matching(drafted: Sequence[int], tokens: list[int]) -> int | None:
     """Return the number of leading drafted tokens that match the output; None if the output ends
     first."""
-    count = matches(drafted, tokens)
+    count = leading_matches(drafted, tokens)
     return None if count == len(tokens) < len(drafted) else count
 
 

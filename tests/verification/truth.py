@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from support.checkpoints import load_mtp
 from support.engine_process.job import PROMPTS, Job, Outcome, prompts, run_jobs
-from support.reference_engine import replay
+from support.reference_engine import leading_matches, replay
 
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.trace.reader import read_trace
@@ -260,7 +260,7 @@ def _pairs(
     full, logits = continue_greedily(target, tuple(tokens), k + 1)
 
     def pair(row: dict[str, Any], chain: Any) -> Pair:
-        right = matches(chain.token_ids, full[chain.position + 2 :])
+        right = leading_matches(chain.token_ids, full[chain.position + 2 :])
         rejected = right < len(chain.token_ids)
         return Pair(row, chain, right, logits[chain.position + 1 + right] if rejected else None)
 
@@ -279,12 +279,6 @@ def continue_greedily(
         logits = target.logits(target(torch.tensor([ids]), aux_layers=()).hidden[0])
         ids = [*ids, int(logits[-1].argmax())]
     return ids, logits
-
-
-def matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
-    """Return the number of leading drafted tokens that greedy decoding gives as well."""
-    pairs = enumerate(zip(drafted, greedy, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(drafted), len(greedy)))
 
 
 def worst(pairs: Iterable[Sequence[Any]], names: Sequence[str], *, relative: bool) -> float:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PIECE = 1 << 16
 DRIP_S = 0.05
 """Time between two bytes of a deliberately slow server, in seconds."""
 FLOOD_S = 0.002
@@ -239,7 +238,6 @@ METRICS: dict[str, Behaviour] = {
     "not-text": lambda peer, _: peer.answer(bytes(range(256)) * 10),
     "gzip-bomb": _gzip_bomb,
     "endless": _ENDLESS,
-    "endless-line": _sent(forever=b"x" * PIECE),
     "byte-by-byte": _BYTE_BY_BYTE,
     "slow-head": _SLOW_HEAD,
     "continues": _sent(forever=b"HTTP/1.1 100 Continue\r\n\r\n", every_s=DRIP_S),

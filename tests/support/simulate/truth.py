@@ -140,8 +140,7 @@ class Truth:
     near: float = 0.0
     """Mean mass at depth 1 on the last K - 1 slots; the chain takes their place with depth, so that
     the near shift at depth K is `self_last` minus this. 0: masses by distance are not recorded."""
-    prompt_share: float = 0.5
-    """Share of the prompt in the mass left by sink and chain; the rest is on verified output."""
+
     layers: int = 1
     sink_slots: tuple[int, ...] = (0,)
     fed_state: str | None = None

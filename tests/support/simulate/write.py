@@ -24,7 +24,7 @@ from support.simulate.truth import Truth
 
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.ranks import place_of
-from driftscope.trace.records import RECORDS, SCHEMA_VERSION
+from driftscope.trace.records import RECORDS, SCHEMA_VERSION, edges_of
 from driftscope.trace.schema import Block, Lists
 from driftscope.trace.segments import (
     SEALED,
@@ -283,15 +283,10 @@ def _masses(truth: Truth, random: np.random.Generator, own: Floats) -> dict[str,
     sink = _around(random, truth, own[:, 0], means[0])
     chain = _around(random, truth, own[:, 1], means[1])
     rest = 1 - sink - chain
-    half = np.full(truth.k * truth.layers, min(truth.prompt_share, 1 / (1 + truth.spread)))
+    half = np.full(truth.k * truth.layers, min(0.5, 1 / (1 + truth.spread)))
     prompt = rest * _around(random, truth, np.zeros(len(own), np.float32), half)
     values = {"sink": sink, "prompt": prompt, "generated": rest - prompt, "self": chain}
     return {f"{name}_mass": Lists(values=mass) for name, mass in values.items()}
-
-
-def edges_of(k: int) -> tuple[int, ...]:
-    """Return the first distance of each bin of `DraftRow.distance_mass`."""
-    return (*range(k), k, 2 * k, 4 * k, 8 * k)
 
 
 def _distances(truth: Truth, masses: Mapping[str, Lists]) -> Lists | None:

@@ -121,13 +121,6 @@ def test_the_k_to_measure_is_named_once(by_batch: RunSummary) -> None:
     assert " -k 7,3 " in pays_command(by_batch, other_k=3)
 
 
-def test_what_the_mix_takes_is_no_drop(tmp_path: Path) -> None:
-    """The served length falls by a fifth and more; the comparable one stays."""
-    run = summary_of(tmp_path / "run", SHORTER)
-    first, last = run.groups.time[0], run.groups.time[-1]
-    assert last.mean_length == pytest.approx(first.mean_length, abs=0.25)
-
-
 def test_a_level_that_goes_with_the_batch_is_no_growth(tmp_path: Path) -> None:
     """States are larger in small batches, which have the long chains, and do not grow."""
     run = summary_of(tmp_path / "run", replace(BY_BATCH, growth=1.0, rms_batch=-0.5))

@@ -200,21 +200,6 @@ def test_what_holds_for_both_runs_stands_once(run: Run) -> None:
     assert lines[Topic.GROUND] == ("old and new: 40 requests, 400 rounds, K = 4, no rows lost.",)
 
 
-def test_the_published_pattern_without_norm_is_drift_and_with_it_is_none(run: Run) -> None:
-    """The figures are those of arXiv 2605.09992."""
-    before = replace(EVEN, sink=(0.46, 0.08), near=0.14, self_last=0.31, growth=3.6)
-    found = conclude([run(replace(before, norm_output=False), "before")])
-    (moves,) = (finding for finding in found.findings if finding.id == "attention_moves_to_chain")
-    assert moves.answer is Answer.NO
-    assert moves.statement.startswith("at depth 4 the last 3 tokens get +17.0 points")
-    assert moves.statement.endswith("it moves to the drafter's own guesses")
-    assert found.screen.state is State.LOOK
-    after = replace(EVEN, sink=(0.11, 0.10), near=0.50, self_last=0.53)
-    screen = conclude([run(after, "after")]).screen
-    assert _lines(screen)[Topic.INSIDE].startswith("Attention does not drift over depth: ")
-    assert (screen.state, dict(screen.marks)[Topic.INSIDE]) == (State.NOTHING_SEEN, Answer.YES)
-
-
 def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> None:
     """Badge, cause and first action are about it."""
     screen = conclude([run(FALLING)]).screen

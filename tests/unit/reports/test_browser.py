@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
-from support.analyses import PAIR, analysis_of, pair, with_texts
+from support.analyses import PAIR, analysis_of, with_texts
 from support.chromium import NOT_DRAWN, box_of, opened
 from support.runs import Spec
 
@@ -34,11 +34,6 @@ SCROLLS = """[...document.querySelectorAll("body *")].filter((e) => {
         || (y !== "visible" && e.scrollHeight > e.clientHeight + 1);
 }).map((e) => `${e.tagName}.${e.className} in ${e.closest("section")?.id}`)"""
 """Elements but code of which a part is out of sight, or behind scroll bars."""
-
-
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    return pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from rich.console import Console
-from support.analyses import PAIR, analysis_of, pair
+from support.analyses import PAIR, analysis_of
 from support.runs import Spec, write_run
 
 import driftscope
@@ -46,11 +46,6 @@ from driftscope_reports.page import asset, colours, with_code
 from driftscope_reports.terminal import render, show_comparison
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
-
-
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    return pair(tmp_path_factory.mktemp("pair"))
 
 
 def test_the_command_of_a_part_makes_the_same_report(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.analyses import PAIR, analysis_of, pair, with_texts
+from support.analyses import PAIR, analysis_of, with_texts
 from support.command import run_python
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
@@ -85,11 +85,6 @@ class Page(HTMLParser):
 
 
 HEADLINE = "eagle3.1: it cannot be told whether acceptance is worse than eagle3's"
-
-
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    return pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")

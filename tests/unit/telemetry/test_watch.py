@@ -270,7 +270,8 @@ pytestmark = pytest.mark.process
 TAME = {"elsewhere", "no-labels", "bucket-le-word"}
 """Odd, and yet figures."""
 OF_ANY_PEER = {
-    *("byte-by-byte", "slow-head", "continues", "broken-chunks", "short-body", "short-gzip")
+    *("byte-by-byte", "slow-head", "continues", "broken-chunks", "short-body", "short-gzip"),
+    *("hangs-up", "no-http", "odd-coding", "many-headers", "redirect-loop"),
 }
 """Faults below the page, which tests/unit/boundary/test_http_peer.py has."""
 SECONDS = 1.0

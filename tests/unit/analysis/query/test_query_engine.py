@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.hostile.texts import folder_names
+from hypothesis.strategies import SearchStrategy
 
 from driftscope.analysis.query.query_engine import (
     ABANDONED_S,
@@ -29,6 +29,7 @@ from driftscope.analysis.query.query_engine import (
     ViewFiles,
     usable_cores,
 )
+from driftscope.analysis.query.record_views import QUERIED, queried
 from driftscope.analysis.query.row_filters import noted_updates, served_updates
 from driftscope.errors import DamagedTraceError, UsageError
 from driftscope.trace.status import DRAFTER, Status, WeightUpdate
@@ -59,6 +60,24 @@ def _rows(engine: DuckDB, *paths: Path) -> list[dict[str, object]]:
     engine.view("verify", [_files(*paths)], SCHEMA)
     table = ibis.table(ibis.Schema.from_pyarrow(SCHEMA), name="verify")
     return list(engine.rows(table.order_by("accepted")).to_pylist())
+
+
+RECORDED = sorted({name for record in QUERIED for name in queried(record).names})
+
+
+def folder_names() -> SearchStrategy[str]:
+    """Generate name=value as in a partitioned data set, patterns, quotes, and any other character,
+    of a length that a file system takes."""
+    partition = st.builds(
+        "{}={}".format,
+        st.sampled_from([*RECORDED, "batch", "context", "label", "any"]),
+        st.sampled_from(["8", "3", "1", "abc", "", "2026-01-01", "null", "%20"]),
+    )
+    odd = st.text("ab*?[]{}!^\\'\"`=;:,$%~#@&|<> \t\n.-ü😀", min_size=1, max_size=12)
+    anything = st.text(
+        st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20
+    )
+    return st.one_of(partition, odd, anything).filter(lambda name: name not in (".", ".."))
 
 
 @settings(max_examples=60)

@@ -212,13 +212,6 @@ def test_a_quantile_beyond_every_end_is_not_known() -> None:
     assert duration_quantile(seen, np.array([False, False]), 0.5) is None
 
 
-def test_a_recording_that_ended_after_its_requests_is_used_whole() -> None:
-    chosen = selection_of(_lives([0, 9], [5, 10], [True, True], 10.0))
-    assert chosen.kept.all()
-    assert chosen.enough
-    assert chosen.duration_s is None
-
-
 def test_requests_are_chosen_by_when_they_began() -> None:
     """Requests take 2 s. The last one runs; of those that began before, all are used, also the
     one that takes longer and runs still."""
@@ -230,19 +223,6 @@ def test_requests_are_chosen_by_when_they_began() -> None:
     assert chosen.enough
     assert np.flatnonzero(~chosen.kept).tolist() == [38, 39]
     assert chosen.kept[7]
-
-
-def test_too_little_left_is_told_and_everything_kept() -> None:
-    chosen = selection_of(_lives([0, 1, 2, 3], [1, 4, 4, 4], [True, False, False, False], 4.0))
-    assert not chosen.enough
-    assert chosen.kept.all()
-
-
-def test_a_cut_leaves_out_what_began_before_it() -> None:
-    lives = _lives([0, 4, 6, 8], [6, 7, 9, 10], [True] * 4, 10.0)
-    chosen = selection_of(lives, 5.0)
-    assert chosen.early.tolist() == [True, True, False, False]
-    assert chosen.kept.tolist() == [False, False, True, True]
 
 
 TRUTH = Truth(requests=40, rounds=20, k=4)

@@ -543,18 +543,6 @@ def test_a_tree_and_a_server_without_a_drafter_are_recorded_without_the_inside(
     assert drafter.ok and drafter.detail.startswith("no drafter")
 
 
-def test_a_hook_that_moved_is_named(sglang: Path) -> None:
-    _write(sglang, "srt.managers.scheduler", "")
-    hooks = _checks("some/model", engine=doctor.SGLANG)["hooks"]
-    assert hooks.ok is False and "Scheduler.send_abort_output" in hooks.detail
-
-
-def test_the_registries_are_read_from_source(sglang: Path) -> None:
-    assert {"LlamaForCausalLMEagle3", "OtherNextN", "MiMoMTP"} <= model_classes(sglang)
-    assert algorithms(sglang) == {"EAGLE", "EAGLE3", "DFLASH", "NGRAM", "NEXTN"}
-    assert draft_classes(sglang)["MiMo9ForCausalLM"] == "MiMoMTP"
-
-
 @pytest.mark.skipif(not INSTALLED.is_dir(), reason="SGLang is not installed in .venv/sglang-*")
 def test_the_installed_sglang_is_read_as_it_is_written() -> None:
     registered, drafts = model_classes(INSTALLED), draft_classes(INSTALLED)

@@ -185,8 +185,9 @@ def test_a_scrape_shows_why_the_workers_record_nothing(tmp_path: Path, where: st
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("broken", ["wrapt", "pyarrow"])
-@pytest.mark.parametrize("error", ["ImportError", "AttributeError", "RuntimeError"])
+@pytest.mark.parametrize(
+    ("broken", "error"), [("wrapt", "RuntimeError"), ("pyarrow", "ImportError")]
+)
 def test_a_broken_package_never_stops_the_start(tmp_path: Path, broken: str, error: str) -> None:
     path = write_engine(_stand_in(tmp_path), broken, f"raise {error}('broken')")
     done = _python(f"import {SCHEDULER}; print('started')", [path], DRIFTSCOPE_TRACE="/runs/a")
