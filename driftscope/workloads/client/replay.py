@@ -336,7 +336,10 @@ class _Session:
 
     async def _until(self, work: asyncio.Task[None], stop: asyncio.Event) -> None:
         waiting = asyncio.create_task(stop.wait())
-        await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # by a signal before `_stoppable` handled it
+            stop.set()
         self.stopped = stop.is_set() and not work.done()
         waiting.cancel()
         if self.stopped:

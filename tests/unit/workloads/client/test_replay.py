@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +332,10 @@ class _StopsAfter(Watcher):
     def __init__(self, count: int) -> None:
         self._left = count
 
+    def planned(self, shots: Sequence[Shot]) -> None:  # noqa: ARG002
+        if self._left == 0:
+            signal.raise_signal(signal.SIGINT)
+
     def ended(self, shot: Shot, row: ClientRow) -> None:  # noqa: ARG002
         self._left -= 1
         if self._left == 0:
@@ -348,6 +352,15 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert ended[Ended.ANSWERED] >= 6 and ended[Ended.UNSENT] > 0
     assert 1 <= ended[Ended.CANCELLED] <= 4
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_before_the_first_request_leaves_no_task_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with stub_server() as stub:
+        done = replay(_order(stub, tmp_path / "run", map(str, range(60))), _StopsAfter(0))
+    assert done.stopped and set(done.ended) <= {Ended.CANCELLED, Ended.UNSENT}
+    assert not caplog.records
 
 
 def test_a_template_is_sent_as_tokens(tmp_path: Path) -> None:
