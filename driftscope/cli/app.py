@@ -7,6 +7,8 @@ instant.
 from __future__ import annotations
 
 import atexit
+import codecs
+import io
 import os
 import sys
 import tempfile
@@ -138,6 +140,18 @@ def run() -> NoReturn:
         end_process(ended.code)
 
 
+_PLAIN = "driftscope-plain"
+_PLAIN_TEXT = {"×": "x", "–": "-", "−": "-", "→": "->", "…": "...", "█": "#"}
+"""What is printed where the encoding of the output has no such character."""
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_PLAIN_TEXT.get(character, "?") for character in text), error.end
+
+
 _OF_NUMPY = r"(invalid value|divide by zero|overflow|underflow) |Mean of empty|Degrees of|All-NaN"
 """Beginnings of numpy's warnings of a figure that is not finite, which is shown as unknown."""
 
@@ -145,6 +159,10 @@ _OF_NUMPY = r"(invalid value|divide by zero|overflow|underflow) |Mean of empty|D
 def main() -> NoReturn:
     """Run the command line; print an error as one line and exit with its exit code."""
     warnings.filterwarnings("ignore", _OF_NUMPY, RuntimeWarning)
+    codecs.register_error(_PLAIN, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors=_PLAIN)
     try:
         code = app(prog_name="driftscope", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else EXIT_OK)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command import Driftscope, assert_fails, run_python
+from support.command import Driftscope, assert_fails, run_process, run_python
 from support.hostile.texts import TEXTS
 from typer.main import get_command
 
@@ -137,6 +138,22 @@ def test_an_error_is_one_line_that_steers_no_terminal(
     out, err = capsys.readouterr()
     assert (ended.value.code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("driftscope: error: runs/") and err.rstrip("\n").isprintable()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_a_character_gets_a_plainer_one(encoding: str) -> None:
+    runs = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
+    plain, drafting = runs / "smollm2-without", runs / "smollm2-eagle3"
+    for words, printed in (
+        (("compare", plain, drafting), "1.25x as fast" if encoding == "ascii" else "1.25×"),
+        (("watch", drafting, "--once"), "54.3%  #####"),
+        (("nöpe",), ""),
+    ):
+        done = run_process(
+            sys.executable, "-m", "driftscope", *words, PYTHONIOENCODING=encoding, encoding=encoding
+        )
+        assert printed in done.stdout and "This is a bug" not in done.stderr
 
 
 def test_the_table_of_doctor_says_what_to_do(without_engines: Driftscope) -> None:

@@ -58,7 +58,11 @@ def run_command(
 
 
 def run_process(
-    *command: object, cwd: Path = Path(), timeout_s: float = 120, **environ: str
+    *command: object,
+    cwd: Path = Path(),
+    timeout_s: float = 120,
+    encoding: str | None = None,
+    **environ: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, which imports what this one does.
 
@@ -73,6 +77,7 @@ def run_process(
         env={**kept, "PYTHONPATH": path, "NO_COLOR": "1", **environ},
         capture_output=True,
         text=True,
+        encoding=encoding,
         timeout=timeout_s,
         check=False,
     )
