@@ -28,12 +28,12 @@ def advise(
     from driftscope.analysis.replays import ReplaySummary
     from driftscope.analysis.summary.run_summary import cuts_by_confidence
     from driftscope.boundary.text import shown as printable
-    from driftscope.cli.run_reports import labels_of
     from driftscope.errors import EXIT_NO_DATA, NoDataError
     from driftscope.findings.causes import is_dead
     from driftscope.json_report import advice_to_json, dead_to_json
     from driftscope.pipeline import Inputs, measure
     from driftscope.trace.manifest import WAS_SIMULATED
+    from driftscope.trace.runs import labels_of
     from driftscope_reports.terminal import show_advice, show_dead
 
     measured = measure(

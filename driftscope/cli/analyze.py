@@ -67,8 +67,9 @@ def analyze(
     Several runs are shown side by side in one report.
     """
     from driftscope.analysis.query.row_filters import Filter
-    from driftscope.cli.run_reports import labels_of, write_reports
+    from driftscope.cli.run_reports import write_reports
     from driftscope.pipeline import Inputs
+    from driftscope.trace.runs import labels_of
 
     ending = "" if output is None else output.suffix.lower()
     form = form or next((f for f, e in ENDINGS.items() if e == ending), options.Format.HTML)

@@ -49,14 +49,13 @@ def compare(
     """
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.boundary.text import shown
-    from driftscope.cli.run_reports import labels_of
     from driftscope.cli.screens.replay import both_replays, compare_replays
     from driftscope.errors import UsageError
     from driftscope.json_report import comparison_to_json
     from driftscope.pipeline import compare as compare_runs
     from driftscope.trace.manifest import read_manifest
     from driftscope.trace.reader import losses_of
-    from driftscope.trace.runs import is_rollups
+    from driftscope.trace.runs import is_rollups, labels_of
     from driftscope.trace.status import read_statuses
     from driftscope_reports.terminal import show_comparison
 

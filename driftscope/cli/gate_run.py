@@ -32,7 +32,6 @@ from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.boundary.text import shown
 from driftscope.boundary.text import shown as printable
 from driftscope.cli.options import DUCKDB, is_inspection, maker_of, named_run_or_inspection
-from driftscope.cli.run_reports import labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
 from driftscope.findings.case import Case, Deciding, Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS, no_finding
@@ -52,7 +51,7 @@ from driftscope.json_report import check_to_json, figures_of
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline, Inputs, conclude, measure
 from driftscope.trace.manifest import WAS_SIMULATED
-from driftscope.trace.runs import resolve_run
+from driftscope.trace.runs import labels_of, resolve_run
 from driftscope.vocabulary import GATED, UndraftedReason
 
 Labelled: TypeAlias = tuple[str, RunFacts]
@@ -350,6 +349,7 @@ def assert_gate(
     __tracebackhide__ = True  # pytest then shows the line of the test
     if undecided not in ("pass", "fail"):
         raise UsageError(f'undecided={undecided!r}: give "pass" or "fail"')
+    fail_on, require = ([one] if isinstance(one, str) else one for one in (fail_on, require))
     judgements = run_gate(
         [resolve_run(Path(run)) for run in runs],
         fail_on,

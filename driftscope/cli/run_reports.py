@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence, Sized
 from functools import partial
 from pathlib import Path
@@ -57,47 +56,6 @@ def steps(
             yield item
             if progress and task is not None:
                 progress.advance(task)
-
-
-def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
-    """Return the given labels, or the directories' names: with the folder that they lie in where
-    they are equal, and numbered where these are, too.
-
-    Raises UsageError if labels are given and are not one distinct label per run.
-    """
-    if not given:
-        paths = [run.resolve() for run in runs]
-        names = [path.name or str(run) for run, path in zip(runs, paths, strict=True)]
-        longer = [f"{path.parent.name}/{path.name}" for path in paths]
-        often = Counter(names)
-        are_distinct = len(set(longer)) == len(longer)
-        return _distinct(
-            [
-                long if are_distinct and often[name] > 1 else name
-                for name, long in zip(names, longer, strict=True)
-            ]
-        )
-    if len(given) != len(runs):
-        raise UsageError(
-            f"--label: {len(given)} given for {len(runs)} runs; give one for each run, or none"
-        )
-    if len(set(given)) < len(given):
-        raise UsageError("--label: two runs have the same label; give each its own")
-    return list(given)
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Make names distinct: "run", "run" -> "run", "run (2)"."""
-    counts: Counter[str] = Counter()
-    out: list[str] = []
-    for name in names:
-        counts[name] += 1
-        label = name if counts[name] == 1 else f"{name} ({counts[name]})"
-        while label in out:
-            counts[name] += 1
-            label = f"{name} ({counts[name]})"
-        out.append(label)
-    return out
 
 
 def command_line(inputs: Inputs, output: Path) -> str:

@@ -641,13 +641,13 @@ LAYERS = Cause(
 )
 TOKEN_IDS = Cause(
     words="draft ids are mapped to the wrong target ids (d2t), or the head is not the drafter's",
-    check="check d2t in the drafter's model.safetensors: id + d2t[id] must be the target's id; "
+    check="look at d2t in the drafter's model.safetensors: id + d2t[id] must be the target's id; "
     "compare draft_vocab_size with the number of rows of lm_head.weight",
     look=token_ids,
 )
 EMBEDDING = Cause(
     words="the embedding or the head is not shared with the target as in training",
-    check="check whether the drafter's model.safetensors has embed_tokens.weight and "
+    check="see whether the drafter's model.safetensors has embed_tokens.weight and "
     "lm_head.weight, and what tie_word_embeddings is in its config.json",
     look=partial(between_fc_and_head, what="the embedding"),
 )
@@ -690,8 +690,8 @@ CACHE = Cause(
 )
 POSITIONS = Cause(
     words="positions do not advance along the chain, or the drafter's sliding window is ignored",
-    check="check sliding_window and rope_scaling in the drafter's config.json; try another version "
-    "of the engine",
+    check="look at sliding_window and rope_scaling in the drafter's config.json; try another "
+    "version of the engine",
 )
 TRAINED_DEPTHS = Cause(
     words="the drafter was trained for fewer depths",
@@ -707,8 +707,8 @@ TRAINING = Cause(
 )
 LIMIT = Cause(
     words="something ends chains at this depth",
-    check="check the drafter's max_position_embeddings, num_speculative_tokens_per_batch_size and "
-    "the sizes of captured graphs",
+    check="look at the drafter's max_position_embeddings, num_speculative_tokens_per_batch_size "
+    "and the sizes of captured graphs",
 )
 
 CAUSES: Mapping[Loss, tuple[Cause, ...]] = {

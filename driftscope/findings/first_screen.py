@@ -35,6 +35,7 @@ from driftscope.metrics.latency import CLIENT_TPOT, PREDICTED_TPOT, TPOT, TTFT
 from driftscope.vocabulary import Ended
 
 PAYS = "`driftscope pays "
+_TO_KNOW = "To know: "
 MOST_ACTIONS = 3
 """Most actions on the first screen."""
 
@@ -127,6 +128,8 @@ class FirstScreen:
             measured = any(PAYS in action.advice for action in self.actions)
             pays = [words for words in records if PAYS in words]
             records = [words for words in records if words not in pays[0 if measured else 1 :]]
+            if all(words.startswith(_TO_KNOW) for words in records):
+                records[1:] = [words.removeprefix(_TO_KNOW) for words in records[1:]]
             ids |= advised.keys()
             if texts or records:
                 rows.append((topic, (*texts, *records)))

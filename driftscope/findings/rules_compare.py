@@ -702,7 +702,7 @@ def without_interval(cell: Cell) -> str:
         return ""
     if (spread := cell.mean_length_interval) is not None:
         agreed = cell.totals is not None and cell.totals.agreed_dead
-        how = "as each line of the log agrees" if agreed else BOUNDS
+        how = "bounds on which all lines of the log agree" if agreed else BOUNDS
         return f"{spread.low:.2f} to {spread.high:.2f}, {how}"
     return NO_INTERVAL
 

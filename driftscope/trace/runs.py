@@ -19,12 +19,13 @@ import re
 import shlex
 import stat
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from driftscope.boundary.files import PARTIAL, first_line, read_json
-from driftscope.errors import DamagedTraceError, NotATraceError, TraceError
+from driftscope.errors import DamagedTraceError, NotATraceError, TraceError, UsageError
 from driftscope.trace.control import CONTROL
 from driftscope.trace.manifest import CLIENT, Manifest, read_manifest
 from driftscope.trace.records import RECORDS
@@ -338,6 +339,47 @@ def resolve_run(path: Path) -> Path:
         f"{path}: has no {MANIFEST}, so it is not a driftscope run; it holds runs, newest first: "
         f"{offer}; give one of them, or {quoted(path / LATEST)}"
     )
+
+
+def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
+    """Return the given labels, or the directories' names: with the folder that they lie in where
+    they are equal, and numbered where these are, too.
+
+    Raises UsageError if labels are given and are not one distinct label per run.
+    """
+    if not given:
+        paths = [run.resolve() for run in runs]
+        names = [path.name or str(run) for run, path in zip(runs, paths, strict=True)]
+        longer = [f"{path.parent.name}/{path.name}" for path in paths]
+        often = Counter(names)
+        are_distinct = len(set(longer)) == len(longer)
+        return _distinct(
+            [
+                long if are_distinct and often[name] > 1 else name
+                for name, long in zip(names, longer, strict=True)
+            ]
+        )
+    if len(given) != len(runs):
+        raise UsageError(
+            f"--label: give one for each of the runs ({len(runs)}), or none; not {len(given)}"
+        )
+    if len(set(given)) < len(given):
+        raise UsageError("--label: two runs have the same label; give each its own")
+    return list(given)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Make names distinct: "run", "run" -> "run", "run (2)"."""
+    counts: Counter[str] = Counter()
+    out: list[str] = []
+    for name in names:
+        counts[name] += 1
+        label = name if counts[name] == 1 else f"{name} ({counts[name]})"
+        while label in out:
+            counts[name] += 1
+            label = f"{name} ({counts[name]})"
+        out.append(label)
+    return out
 
 
 def quoted(path: Path) -> str:

@@ -195,7 +195,10 @@ def lead_picture(analysis: Analysis) -> Picture | None:
     drawn = [trace for i, replay in enumerate(analysis.senders) if (trace := _bars(i, replay)).y]
     if not drawn:
         return None
-    ends = [f"{min(trace.y):.2f} to {max(trace.y):.2f}" for trace in drawn]
+    ends = [
+        " to ".join(dict.fromkeys(f"{end:.2f}" for end in (min(trace.y), max(trace.y))))
+        for trace in drawn
+    ]
     named = [f"{trace.name}: {words}" for trace, words in zip(drawn, ends, strict=True)]
     return Picture(
         id="replay-length",

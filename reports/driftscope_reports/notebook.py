@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.files import write_text
+from driftscope.errors import UsageError
 from driftscope.json_report import to_dict
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.runs import resolve_run
+from driftscope.trace.runs import labels_of, resolve_run
 from driftscope_reports.charts import escaped, plain
 from driftscope_reports.html import pictures, to_html
 from driftscope_reports.page import colours
@@ -153,12 +154,14 @@ def load(
 ) -> Run:
     """Return the runs in `paths`, compared with `baseline`.
 
-    Each path is a run directory or "latest". Raises TraceError or NoDataError, as `driftscope
-    analyze` does.
+    Each path is a run directory or "latest". Raises TraceError, NoDataError or UsageError, as
+    `driftscope analyze` does.
     """
+    if not paths:
+        raise UsageError("load: give a run directory, or several")
     given = [resolve_run(Path(path)) for path in paths]
     traces = [read_trace(path) for path in given]
-    names = list(labels) if labels else [path.resolve().name for path in given]
+    names = labels_of(given, labels)
     reference = None if baseline is None else resolve_run(Path(baseline))
     analysis = analyze(Inputs(sources=traces, labels=names, baseline=reference))
     return Run(analysis, dict(zip(names, traces, strict=True)))

@@ -130,7 +130,7 @@ def test_files_of_two_runs(tmp_path: Path) -> None:
     [
         (["nowhere"], 1, "nowhere: no such directory"),
         (["damaged"], 1, "manifest.json"),
-        (["RUN", "RUN", "--label", "a"], 2, "--label: 1 given for 2 runs"),
+        (["RUN", "RUN", "--label", "a"], 2, "--label: give one for each of the runs (2)"),
         (["RUN", "RUN", "--label", "a", "--label", "a"], 2, "same label"),
         (["RUN", "-o", "-", "--json"], 2, "both print to stdout"),
         (["RUN", "-o", "nope/report.html"], 2, "nope is no folder"),

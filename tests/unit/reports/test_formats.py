@@ -26,6 +26,7 @@ from driftscope.analysis.statistics.intervals import Interval
 from driftscope.cli.app import app
 from driftscope.cli.options import Format
 from driftscope.cli.run_reports import command_line, write_reports
+from driftscope.errors import UsageError
 from driftscope.pipeline import Analysis, Inputs, compare
 from driftscope_reports.charts import (
     Axis,
@@ -132,6 +133,20 @@ def test_load_gives_frames_figures_and_a_report(tmp_path: Path) -> None:
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
     saved = run.report().save(tmp_path / "r.html")
     assert saved.read_text(encoding="utf-8") == run.report().html
+
+
+def test_load_and_check_take_one_text_and_refuse_what_the_commands_refuse(tmp_path: Path) -> None:
+    run = CHECKOUT / "reports" / "gallery" / "traces" / "smollm2-eagle3"
+    (tmp_path / "a").mkdir()
+    shutil.copytree(run, tmp_path / "a" / run.name)
+    both = driftscope.load(run, tmp_path / "a" / run.name)
+    assert set(both.by_depth["run"]) == {f"traces/{run.name}", f"a/{run.name}"}
+    for arguments, labels in (((), None), ((run,), ["a", "b"])):
+        with pytest.raises(UsageError, match="give"):
+            driftscope.load(*arguments, labels=labels)
+    driftscope.check(run, fail_on="high")
+    with pytest.raises(AssertionError, match="sink_lost"):
+        driftscope.check(run, fail_on="sink_lost")
 
 
 def test_a_command_in_a_sentence_is_code() -> None:
