@@ -363,10 +363,19 @@ def acceptance_falls(case: Case) -> Finding | None:
     )
 
 
+HEALTHY_FROM = Threshold(
+    name="HEALTHY_FROM",
+    value=0.5,
+    means="marginal acceptance at depth 1 of a drafter that may be called healthy",
+    source="below 0.585, the weakest published rate, by what prompts differ",
+)
+
+
 @entry(
     title="The drafter is healthy",
     topic=Topic.ACCEPTANCE,
     thresholds=(
+        HEALTHY_FROM,
         Threshold(
             name="EVEN_WITHIN",
             value=EVEN_WITHIN,
@@ -396,7 +405,9 @@ def acceptance_falls(case: Case) -> Finding | None:
 def healthy(case: Case) -> Finding | None:
     """No finding asks for action, and something shows that the drafter is in order: hidden states
     that keep their size over depth, acceptance no lower than that of the run it is compared with,
-    acceptance so high at every depth that none can have lost much, or a chain of one token."""
+    acceptance so high at every depth that none can have lost much, or a chain of one token. A
+    drafter that accepts less at depth 1 than any published one is healthy only if it surely
+    pays."""
     run = case.run
     if any(finding.severity in URGENT and not finding.reference for finding in case.found):
         return None
@@ -405,6 +416,9 @@ def healthy(case: Case) -> Finding | None:
     moved = fall_of(run.changes) is not None or first_token_differs(run) is not None
     spread = run.acceptance.mean_length_interval
     if run.clusters < FEW_REQUESTS or spread is None or case.accepts_less or moved:
+        return None
+    pays = case.speedup is not None and case.speedup[1].low > 1
+    if run.acceptance.marginal[0] < HEALTHY_FROM.value and not pays:
         return None
     # Nothing can change along a chain of one token.
     plain = is_even(run) or run.k == 1

@@ -58,12 +58,14 @@ from driftscope.trace.segments import (
     source_of,
 )
 from driftscope.trace.status import Status, read_statuses
-from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS, Execution
+from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS, Execution, Structured
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
 
+_RECORDED = "recorded"
+"""End of the name of a view on a record's rows as they were recorded."""
 QUERIED = ("draft", "verify", "step", "request")
 """Records that queries read."""
 SERVED = "served"
@@ -142,9 +144,9 @@ def tables_of(trace: Trace, engine: QueryEngine | None = None) -> Tables:
     """Return the tables of a `trace` that is already in memory."""
     engine = engine or DuckDB()
     for record in QUERIED:
-        engine.view(f"{record}_all", _queried(getattr(trace, record), record), queried(record))
-        engine.define(record, f"SELECT * FROM {record}_all")
-    engine.define(SERVED, "SELECT * FROM verify_all")
+        rows = _queried(getattr(trace, record), record)
+        engine.view(f"{record}_{_RECORDED}", rows, queried(record))
+        _define_all(engine, record)
     return Tables(
         path=trace.path,
         manifest=trace.manifest,
@@ -170,7 +172,7 @@ def open_run(run: str | Path, engine: QueryEngine | None = None) -> Tables:
     layouts = [files for parts_of in in_place.values() for files in (parts_of or {}).values()]
     engine.admit(path for layout in layouts for files in layout for path in files.paths)
     for record, parts_of in in_place.items():
-        view = f"{record}_all"
+        view = f"{record}_{_RECORDED}"
         if parts_of is None:
             rows = _queried(read_record(run, record, manifest, problems, left_out=damaged), record)
             engine.view(view, rows, queried(record))
@@ -180,8 +182,7 @@ def open_run(run: str | Path, engine: QueryEngine | None = None) -> Tables:
             check_view(engine, view, record, run, len(manifest.distance_edges) or None)
         if record == "draft":
             parts = {(): rows} if parts_of is None else {**parts_of}
-        engine.define(record, f"SELECT * FROM {record}_all")
-    engine.define(SERVED, "SELECT * FROM verify_all")
+        _define_all(engine, record)
     return Tables(
         path=run,
         manifest=manifest,
@@ -190,6 +191,20 @@ def open_run(run: str | Path, engine: QueryEngine | None = None) -> Tables:
         engine=engine,
         parts=parts,
     )
+
+
+def _define_all(engine: QueryEngine, record: str) -> None:
+    """Define the views `<record>_all` and `<record>` on the recorded rows, and SERVED. A request
+    without a label that asked for structured output has the kind of it as its label: what is
+    accepted under a grammar is another matter than what is in free text."""
+    names = ", ".join(queried(record).names)
+    if record == "request":
+        kind = f"CASE WHEN structured <> '{Structured.NONE}' THEN '(' || structured || ')' END"
+        names = names.replace("label", f"coalesce(label, {kind}) AS label", 1)
+    engine.define(f"{record}_all", f"SELECT {names} FROM {record}_{_RECORDED}")
+    engine.define(record, f"SELECT * FROM {record}_all")
+    if record == "verify":
+        engine.define(SERVED, "SELECT * FROM verify_all")
 
 
 def narrow(

@@ -198,7 +198,7 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         _case(conditional=(0.6,) * 4, among_best=0.8),
         _case(conditional=(0.6,) * 4, among_best=0.5, seed=1),
     ),
-    "healthy": (_case(k=1), _case(growth=1.4, norm_output=False)),
+    "healthy": (_case(k=1), _case(conditional=(0.45, 0.8, 0.8, 0.8))),
 }
 """Id -> the case on which it must speak, the one on which it must be silent."""
 
@@ -304,6 +304,19 @@ def test_long_contexts_are_urgent_if_the_run_loses_by_them(
     run = replace(HEALTHY, requests=300, prompts=(Prompts(tokens=(200, 400)), long))
     (collapse,) = _about_last(analyse(run), "long_context_collapse")
     assert collapse.severity is severity
+
+
+def test_structured_output_without_a_label_is_a_label_of_its_own(analyse: Analyse) -> None:
+    kinds = (
+        Prompts(),
+        Prompts(structured="json", shift=-1.5),
+        Prompts(label="own", structured="json"),
+    )
+    found = analyse(replace(HEALTHY, requests=120, prompts=kinds))
+    (contrast,) = _about_last(found, "template_sensitivity")
+    assert '"(json)"' in contrast.statement
+    labels = {segment.label for segment in found.runs[0].segments}
+    assert labels == {"(json)", "(unlabelled)", "own"}
 
 
 SLOWED = replace(HEALTHY, requests=120, slowdown=(0.5, 1.0, 2.0))
