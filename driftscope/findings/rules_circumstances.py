@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
 from driftscope.analysis.comparability import Claim, comparability_of_parts
-from driftscope.analysis.number_words import between, count, listed, number, percent, points
+from driftscope.analysis.figures.change_points import CONTEXT
+from driftscope.analysis.number_words import between, count, listed, moment, number, percent, points
 from driftscope.analysis.query.row_filters import NEAR_TOKENS
 from driftscope.analysis.statistics.intervals import Interval, ratio
 from driftscope.analysis.statistics.ratio import LOW_CLUSTERS
@@ -175,16 +176,37 @@ def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[f
     return kept, contrast.kept == 0 or (kept_ratio is not None and kept_ratio[1].high < 1.0)
 
 
+CAME_ABOVE = Threshold(
+    name="CAME_ABOVE",
+    value=0.5,
+    means="rise of the share of contexts with which acceptance fell at a moment, from which "
+    "whatever else changed then may be the reason",
+    source="driftscope's own bound",
+)
+
+
+def _moment_they_came(case: Case) -> float | None:
+    """Return the Unix time at which other contexts came and acceptance fell; None if there is no
+    such moment."""
+    moved = None if case.run.changes is None else case.run.changes.raw
+    if moved is None:
+        return None
+    came = [kind for kind in moved.newcomers if kind.kind == CONTEXT]
+    rise = sum(kind.share_after - kind.share_before for kind in came)
+    return moved.time_s if rise > CAME_ABOVE.value else None
+
+
 @entry(
     title="Acceptance collapses in long contexts",
     topic=Topic.WHERE,
-    thresholds=(COLLAPSE_BELOW, LONG_FROM, LOST_ABOVE),
+    thresholds=(COLLAPSE_BELOW, LONG_FROM, LOST_ABOVE, CAME_ABOVE),
     need=_CONTEXT,
 )
 def long_context_collapse(case: Case) -> Finding | None:
     """Rounds in the longest contexts accept clearly fewer tokens than those in the shortest, under
     the same labels and at the same places in the answer. Differences between contexts below 512
-    tokens are left to the prompts. The severity is high only if the whole run loses by it."""
+    tokens are left to the prompts. The severity is high only if the whole run loses by it, and if
+    they did not come all at once when acceptance fell."""
     contrast = case.run.groups.context_within_label
     if contrast is None or _begin(contrast.second) < LONG_FROM.value:
         return None
@@ -193,22 +215,34 @@ def long_context_collapse(case: Case) -> Finding | None:
     groups = usable(case.run.groups.context)
     parts = groups[1:] if len(contrast.strata) == 1 else _groups_called(groups, contrast.second)
     trust, because = _trust(contrast, COLLAPSE_BELOW.value)
+    came_s = _moment_they_came(case)
+    much = case.share_lost(parts, contrast.first_length) > LOST_ABOVE.value
     return Finding(
-        severity=Severity.HIGH
-        if case.share_lost(parts, contrast.first_length) > LOST_ABOVE.value
-        else Severity.MEDIUM,
-        answer=Answer.NO if trust is not Trust.LOW else None,
+        severity=Severity.HIGH if much and came_s is None else Severity.MEDIUM,
+        answer=Answer.CANNOT_TELL
+        if came_s is not None
+        else Answer.NO
+        if trust is not Trust.LOW
+        else None,
         statement=f"rounds yield {number(contrast.second_length)} tokens in contexts of "
         f"{contrast.second} and {number(contrast.first_length)} in contexts of "
         f"{contrast.first}: {percent(contrast.kept)} of the accepted "
-        "tokens remain",
+        "tokens remain"
+        + (
+            ""
+            if came_s is None
+            else f"; they came at {moment(came_s)}, and whatever else changed then may be why"
+        ),
         evidence={
             **_evidence(contrast, COLLAPSE_BELOW, "short", "long"),
             "labels": len(contrast.strata),
         },
         confidence=trust,
         because=because + _equal_shares_words("label", contrast),
-        advice="The drafter was probably trained on shorter contexts: it loses acceptance "
+        advice="Send prompts of both lengths at one time, for example with `driftscope replay`: "
+        "that tells the contexts from what else changed."
+        if came_s is not None
+        else "The drafter was probably trained on shorter contexts: it loses acceptance "
         f"{_since(case, contrast)}. Check that vLLM applies the drafter's own rope scaling and "
         "sliding window, that its max_position_embeddings covers your contexts, and retrain on "
         "long ones or use a drafter with a sliding window"

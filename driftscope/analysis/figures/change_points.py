@@ -51,9 +51,10 @@ MOST_ALIKE = 2.0
 """Autocorrelation of neighbouring requests, times the root of their number, above which they are
 called alike: the upper end of a 95% interval around none (Bartlett 1946)."""
 SEED = 20260511
-KINDS = ("label", "context", "structured", "temperature", "batch")
+CONTEXT = "context"
+KINDS = ("label", CONTEXT, "structured", "temperature", "batch")
 """Properties that make the kind of a request, in the order of `Series`."""
-POWERS = ("context", "batch")
+POWERS = (CONTEXT, "batch")
 """Those whose value is a power of two."""
 PROMPT = "prompt"
 LEAST_PART = 0.25

@@ -17,8 +17,9 @@ from support.analyses import summary_of, written
 from support.runs import Spec
 from support.simulate import Cost, Prompts, Truth
 
+from driftscope.analysis.figures.change_points import CONTEXT, Newcomers
 from driftscope.findings.catalogue import CATALOGUE, ranked
-from driftscope.findings.finding import Finding, Severity, Trust
+from driftscope.findings.finding import Answer, Finding, Severity, Trust
 from driftscope.findings.first_screen import State
 from driftscope.pipeline import Analysis, Inputs, conclude, measure
 from driftscope.trace.manifest import FED_AFTER, FED_BEFORE
@@ -348,6 +349,25 @@ def test_a_run_whose_steps_slow_down_does_not_tell_whether_speculation_pays(
     assert analyse(Baseline(plain), drafts).screen.headline.startswith("Speculation pays: ")
     for case in ((plain, SLOWED), (replace(plain, slowdown=SLOWED.slowdown), drafts)):
         assert "a stretch of slower steps" in analyse(Baseline(case[0]), case[1]).screen.headline
+
+
+def test_long_contexts_that_came_when_acceptance_fell_are_not_known_to_be_why(
+    analyse: Analyse,
+) -> None:
+    long = Prompts(tokens=(4000, 8000), shift=-2.2)
+    (case,) = analyse(replace(HEALTHY, requests=300, prompts=(Prompts(), long))).cases
+    fell = analyse(replace(HEALTHY, requests=120, change=(0.6, -1.5))).runs[0].changes
+    assert fell is not None and fell.raw is not None
+    for share_before, severity in ((0.4, Severity.HIGH), (0.0, Severity.MEDIUM)):
+        came = Newcomers(
+            kind=CONTEXT, value="12", share_before=share_before, share_after=0.8, mean_length=2.0
+        )
+        changes = replace(fell, raw=replace(fell.raw, newcomers=(came,)))
+        found = CATALOGUE["long_context_collapse"](
+            replace(case, run=replace(case.run, changes=changes))
+        )
+        assert found is not None and found.severity is severity
+        assert (found.answer is Answer.CANNOT_TELL) is (severity is Severity.MEDIUM)
 
 
 def test_order_does_not_depend_on_the_order_of_rules(analyse: Analyse) -> None:
