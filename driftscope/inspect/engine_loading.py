@@ -24,11 +24,8 @@ from typing import Any, Self
 from driftscope.boundary.text import dumps
 from driftscope.inspect.checkpoints import DrafterFiles, heads_wanted
 from driftscope.inspect.checks.result import CheckResult, Inspected, error
-from driftscope.inspect.drafter_classes import (
-    IN_THE_TARGET,
-    Family,
-    method_of,
-)
+from driftscope.inspect.checks.tensors import some
+from driftscope.inspect.drafter_classes import IN_THE_TARGET, Family, method_of
 from driftscope.inspect.files import CAREFUL, Opening, find_tensors
 
 MOST_SECONDS = 180.0
@@ -75,7 +72,6 @@ def installed_engine() -> AskedEngine | None:
     return next((engine for engine in (VLLM, SGLANG) if engine.is_installed), None)
 
 
-_FEW = 3
 _STANDIN_LAYERS = 64
 """Layers of the target that an engine is told of if none is given: more than any captured layer."""
 _DRAFTED = 3
@@ -291,7 +287,7 @@ def _answer(answer: Mapping[str, Any], engine: str, *, target_given: bool) -> En
                 title="tensors have other shapes than the config says",
                 expected="tensors that the engine takes whole",
                 rule=f"{loader}: cuts them without an error",
-                found=f"numbers that it takes: {_some(cut)}",
+                found=f"numbers that it takes: {some(_shares(cut))}",
                 change="set the sizes in config.json to those that the weights were trained with",
             )
         )
@@ -303,7 +299,8 @@ def _answer(answer: Mapping[str, Any], engine: str, *, target_given: bool) -> En
                 title="tensors are missing",
                 expected=more,
                 rule=loader,
-                found=f"numbers of the engine's parameters that the files have: {_some(lacking)}",
+                found="numbers of the engine's parameters that the files have: "
+                f"{some(_shares(lacking))}",
                 change="save the checkpoint again, whole",
             )
         )
@@ -331,7 +328,5 @@ def _refused(found: Mapping[str, Any], answer: Mapping[str, Any], engine: str) -
     )
 
 
-def _some(parts: Mapping[str, tuple[int, int]]) -> str:
-    words = [f"{name} {some} of {all_}" for name, (some, all_) in parts.items()]
-    more = f" and {len(words) - _FEW} more" if len(words) > _FEW else ""
-    return ", ".join(words[:_FEW]) + more
+def _shares(parts: Mapping[str, tuple[int, int]]) -> list[str]:
+    return [f"{name} {taken} of {all_}" for name, (taken, all_) in parts.items()]

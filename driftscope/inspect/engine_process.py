@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from driftscope.boundary.text import dumps
+from driftscope.inspect.files import IN_TORCH
 
 MEMORY_BYTES = 16 << 30
 """Memory that this process may have beyond what the engine's import took: a config may ask for
@@ -142,7 +143,9 @@ class EngineModels(ABC):
             return _stopped("config", [self.refusal(error, {})])
         known: dict[str, Any] = {"architecture": self.architecture(config)}
         tensors = {
-            name: torch.empty(shape, dtype=_TYPES.get(dtype, torch.uint8), device="meta")
+            name: torch.empty(
+                shape, dtype=getattr(torch, IN_TORCH.get(dtype, "uint8")), device="meta"
+            )
             for name, (shape, dtype) in question["tensors"].items()
         }
         faults = list[Refusal]()
@@ -234,21 +237,6 @@ class EngineModels(ABC):
 
         names = {"model_type": kind, "__init__": read}
         AutoConfig.register(kind, type(_AS_WRITTEN, (PretrainedConfig,), names))
-
-
-_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "BOOL": torch.bool,
-}
 
 
 def _stopped(stage: str, refusals: Iterable[Refusal]) -> dict[str, Any]:

@@ -145,21 +145,34 @@ def checked_fields(content: Mapping[str, Any]) -> dict[str, Any]:
 _LENGTH_BYTES = 8
 _BLOCK_ELEMENTS = 1 << 22
 """Number of elements that are converted at once: 16 MiB as float32."""
-_NUMPY: dict[str, np.dtype[Any]] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U8": np.dtype("u1"),
-    "BOOL": np.dtype("?"),
+IN_TORCH = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+"""Type as safetensors names it -> as torch does."""
+_NUMPY = {
+    name: np.dtype("<u2" if name == "BF16" else kind).newbyteorder("<")
+    for name, kind in IN_TORCH.items()
+    if not kind.startswith("float8")
 }
 """Types that can be read; the others, 8-bit floats for example, are only counted."""
 FLOATS = ("F64", "F32", "F16", "BF16")
 _BYTES = {"F8_E4M3": 1, "F8_E5M2": 1, **{name: kind.itemsize for name, kind in _NUMPY.items()}}
+
+
+def is_readable(dtype: str) -> bool:
+    """Return whether numbers of a type can be read."""
+    return dtype in _NUMPY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +201,7 @@ class StoredTensor:
     @property
     def is_readable(self) -> bool:
         """Whether the content can be read at all."""
-        return self.dtype in _NUMPY
+        return is_readable(self.dtype)
 
     def array(self) -> NDArray[Any]:
         """Return the whole content: float32 (float64 for F64), or integers as stored."""

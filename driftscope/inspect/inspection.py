@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
@@ -34,84 +34,46 @@ from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.verdict import LESS_THAN_EXPECTED, MORE_WITH_TURNS, reaches
 
 Check = Callable[[Inspected], Iterator[CheckResult]]
-FOR_ANY_DRAFTER: tuple[Check, ...] = (
-    weights.check_values,
-    weights.check_types,
-    weights.check_norms,
-    vocabulary.check_tokenizer,
-    vocabulary.check_template,
-    vocabulary.check_quantization,
-)
-"""Checks that need no knowledge of the format."""
-FOR_POSITIONS: tuple[Check, ...] = (config.check_rope, config.check_context)
-"""Checks of a drafter of another class that an engine has loaded."""
-_LAYERS: tuple[Check, ...] = (
-    tensors.check_shapes,
-    tensors.check_prefix,
-    layer_fields.check_layer_fields,
-    layer_fields.check_fields_of_target,
-)
-_TABLE: tuple[Check, ...] = (
-    vocabulary.check_vocabulary_size,
-    vocabulary.check_table,
-    vocabulary.check_special_tokens,
-)
-FOR_EAGLE3: tuple[Check, ...] = (
-    *_LAYERS,
-    config.check_norm_flags,
-    config.check_norm_meaning,
-    config.check_captured_layers,
-    config.check_mask_token,
-    config.check_ignored_layers,
-    *_TABLE,
-    *FOR_POSITIONS,
-    weights.check_width,
-    weights.check_embedding,
-    weights.check_head,
-)
-FOR_EAGLE1: tuple[Check, ...] = (
-    *_LAYERS,
-    config.check_engine,
-    config.check_bias,
-    *FOR_POSITIONS,
-    weights.check_width,
-    weights.check_embedding,
-)
-FOR_MTP: tuple[Check, ...] = (
-    layer_fields.check_layer_fields,
-    tensors.check_heads,
-    tensors.check_quantization,
-)
-FOR_PARALLEL: tuple[Check, ...] = (
-    config.check_captured_layers,
-    config.check_mask_token,
-    *_TABLE,
-    *FOR_POSITIONS,
-)
-"""Checks of a drafter that drafts all tokens at once, whatever its layers."""
-FOR_BLOCKS: tuple[Check, ...] = (
-    tensors.check_fc,
-    layer_fields.check_layer_fields,
-    layer_fields.check_fields_of_target,
-    tensors.check_prefix,
-    *FOR_PARALLEL,
-    weights.check_width,
-    weights.check_embedding,
-)
-"""Checks of DFlash and DSpark."""
-FOR_HEADS: tuple[Check, ...] = (
-    layer_fields.check_layer_fields,
-    config.check_medusa_bias,
-    vocabulary.check_vocabulary_size,
-    weights.check_width,
-)
-"""Checks of Medusa and of the Gemma 4 assistant."""
-_BY_FAMILY = {
-    Family.EAGLE1: FOR_EAGLE1,
-    Family.MTP: FOR_MTP,
-    Family.BLOCKS: FOR_BLOCKS,
-    Family.HEADS: FOR_HEADS,
+OTHER, OTHER_PARALLEL = "another class", "another class, all tokens at once"
+"""Classes of no known family that an engine has loaded."""
+EAGLE3 = (Family.LLAMA, Family.QWEN3, Family.MLA)
+EAGLE = (*EAGLE3, Family.EAGLE1)
+CAPTURING = (*EAGLE3, Family.BLOCKS, OTHER_PARALLEL)
+LAYERED = (*EAGLE, Family.BLOCKS)
+KNOWN = (*LAYERED, Family.MTP, Family.HEADS)
+EVERY = (*KNOWN, OTHER, OTHER_PARALLEL)
+CHECKS: Mapping[Check, tuple[str, ...]] = {
+    tensors.check_shapes: EAGLE,
+    tensors.check_fc: (Family.BLOCKS,),
+    tensors.check_prefix: LAYERED,
+    layer_fields.check_layer_fields: KNOWN,
+    layer_fields.check_fields_of_target: LAYERED,
+    config.check_engine: (Family.EAGLE1,),
+    config.check_bias: (Family.EAGLE1,),
+    config.check_norm_flags: EAGLE3,
+    config.check_norm_meaning: EAGLE3,
+    config.check_captured_layers: CAPTURING,
+    config.check_mask_token: CAPTURING,
+    config.check_ignored_layers: EAGLE3,
+    config.check_medusa_bias: (Family.HEADS,),
+    vocabulary.check_vocabulary_size: (*CAPTURING, Family.HEADS),
+    vocabulary.check_table: CAPTURING,
+    vocabulary.check_special_tokens: CAPTURING,
+    config.check_rope: (*LAYERED, OTHER, OTHER_PARALLEL),
+    config.check_context: (*LAYERED, OTHER, OTHER_PARALLEL),
+    weights.check_width: (*LAYERED, Family.HEADS),
+    weights.check_embedding: LAYERED,
+    weights.check_head: EAGLE3,
+    tensors.check_heads: (Family.MTP,),
+    tensors.check_quantization: (Family.MTP,),
+    weights.check_values: EVERY,
+    weights.check_types: EVERY,
+    weights.check_norms: EVERY,
+    vocabulary.check_tokenizer: EVERY,
+    vocabulary.check_template: EVERY,
+    vocabulary.check_quantization: EVERY,
 }
+"""Each check, in the order of the results, and the families whose drafters it is made of."""
 
 
 def errors_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
@@ -125,21 +87,16 @@ def run_checks(inspected: Inspected) -> list[CheckResult]:
     Raises CheckpointError for a file that cannot be read.
     """
     with np.errstate(all="ignore"):  # of weights that are not finite, which is a result
-        return [result for check in _checks(inspected) for result in check(inspected)]
+        return [result for check in checks_of(inspected) for result in check(inspected)]
 
 
-def checks_made(inspected: Inspected) -> int:
-    """Return how many checks `run_checks` makes."""
-    return len(_checks(inspected))
-
-
-def _checks(inspected: Inspected) -> tuple[Check, ...]:
+def checks_of(inspected: Inspected) -> tuple[Check, ...]:
+    """Return the checks that are made of a drafter."""
     found = inspected.drafter.format
-    if found.family is not None:
-        return (*_BY_FAMILY.get(found.family, FOR_EAGLE3), *FOR_ANY_DRAFTER)
-    if not inspected.drafter.tensors:
+    if found.family is None and not inspected.drafter.tensors:
         return ()
-    return (*(FOR_PARALLEL if found.parallel else FOR_POSITIONS), *FOR_ANY_DRAFTER)
+    kind = found.family or (OTHER_PARALLEL if found.parallel else OTHER)
+    return tuple(check for check, kinds in CHECKS.items() if kind in kinds)
 
 
 class Soundness(StrEnum):
@@ -337,7 +294,7 @@ def inspect_files(
         format=found.name,
         unchecked=unchecked,
         unknown=unknown,
-        checks=checks_made(opened) + judged,
+        checks=len(checks_of(opened)) + judged,
         loaded_by=answer.engine if answer is not None and judged else "",
         results=errors_first(results),
         sizes=sizes_of(opened.drafter, opened.target),

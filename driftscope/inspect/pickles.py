@@ -16,26 +16,14 @@ from numpy.typing import NDArray
 
 from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
-from driftscope.inspect.files import StoredTensor
+from driftscope.inspect.files import IN_TORCH, StoredTensor, is_readable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _INNER = ("state_dict", "model_state_dict", "model", "module")
 """Keys under which trainers keep the weights in a pickle."""
-_TYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-"""Types of torch that can be read, as safetensors names them."""
+_TYPES = {torch_name: name for name, torch_name in IN_TORCH.items()}
 _FORBIDDEN = re.compile(r"GLOBAL ([\w.]+)")
 _SAVE = "save the weights as model.safetensors"
 
@@ -104,15 +92,15 @@ def _reason(error: pickle.UnpicklingError) -> str:
 
 def _stored(path: Path, name: str, tensor: Tensor) -> LoadedTensor:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    known = _TYPES.get(dtype, dtype)
+    kind = _TYPES.get(dtype, dtype)
     return LoadedTensor(
         name=name,
-        dtype=known,
+        dtype=kind,
         shape=tuple(tensor.shape),
         path=path,
         begin=0,
         bytes=tensor.numel() * tensor.element_size(),
-        content=_content(path, name, tensor) if dtype in _TYPES else np.zeros(0),
+        content=_content(path, name, tensor) if is_readable(kind) else np.zeros(0),
     )
 
 

@@ -18,16 +18,10 @@ from driftscope.inspect.checks.result import (
     warning,
 )
 from driftscope.inspect.checks.tensors import D2T, EMBEDDING, HEAD, some
-from driftscope.inspect.files import StoredTensor
+from driftscope.inspect.files import IN_TORCH, StoredTensor
 
 DEAD_SHARE = 0.01
 """Share of a matrix's rows that may be all zero: padded vocabularies have a few."""
-_TYPES = {
-    "BF16": "bfloat16",
-    "F16": "float16",
-    "F32": "float32",
-    "F64": "float64",
-}
 
 
 def check_values(inspected: Inspected) -> Iterator[CheckResult]:
@@ -70,7 +64,7 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a type that the config does not name, or a mix of types."""
     drafter = inspected.drafter
     types = {tensor.dtype for tensor in drafter.tensors.values() if tensor.is_float}
-    names = sorted(_TYPES[kind] for kind in types)
+    names = sorted(IN_TORCH[kind] for kind in types)
     if drafter.quantized:
         return
     if len(types) > 1:
