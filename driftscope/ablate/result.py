@@ -50,6 +50,14 @@ class VocabularyCoverage:
     by_region: tuple[RegionCoverage, ...]
     """Regions that occur, in the order of `Region.ALL`."""
 
+    @property
+    def words(self) -> str:
+        """The share in words."""
+        return (
+            f"{self.lacking:.1%} of the tokens of the target's answers are not in the draft "
+            "vocabulary: a chain ends at each of them."
+        )
+
 
 def coverage_of(answers: Sequence[RegionTokens]) -> VocabularyCoverage:
     """Return the shares from the counts of each prompt's answer. Prompts are the clusters of the
@@ -98,7 +106,36 @@ class Decomposition:
     states: Part
     rest: Part
 
+    @property
+    def named(self) -> tuple[tuple[str, Part], ...]:
+        """The terms with their names, the loss last."""
+        return (
+            ("the drafter's own states", self.states),
+            ("wrong tokens read (cost no acceptance)", self.tokens),
+            ("the rest (later positions)", self.rest),
+            ("lost in all", self.loss),
+        )
 
+    def words(self, k: int) -> str:
+        """Agreement at depth 1 and at depth `k`, in words."""
+        return (
+            f"The drafted token is the target's in {self.first:.1%} of the positions at depth 1, "
+            f"and in {self.last:.1%} at depth {k}, whatever came before it in the chain."
+        )
+
+
+WRONG_TOKENS = (
+    "Wrong tokens cost no acceptance. A chain is accepted up to its first wrong token, and up to "
+    "there it has read the target's tokens. Their part says how useless a chain is after its first "
+    "error, which matters for trees and for longer K. What can raise acceptance are the states and "
+    "a better depth 1."
+)
+PARTS = (
+    "What a factor gives back depends on whether the other one is right already. Each part is the "
+    "mean of both orders (the Shapley value of two factors), so that the parts add up exactly. "
+    "Where both orders differ much, the two factors act together."
+)
+"""Explanations of the decomposition."""
 _COLUMNS = ("first", *FACTORIAL)
 _FACTORS = {
     "loss": {"first": 1.0, AS_SERVED: -1.0},
@@ -245,6 +282,11 @@ class Ablation:
     """Interventions that change nothing in this drafter, with the reason."""
     stopped: bool = False
     """Whether Ctrl-C ended it before all prompts were measured."""
+
+    @property
+    def where(self) -> str:
+        """The positions of its chains, in words."""
+        return f"{self.positions:,} positions of {self.prompts} prompts, K = {self.k}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

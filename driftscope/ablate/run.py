@@ -16,6 +16,7 @@ from torch import Tensor
 from driftscope.ablate.intervention import (
     AS_SERVED,
     INTERVENTIONS,
+    SERVED_DTYPE,
     AttentionChange,
     Intervention,
     PromptLookup,
@@ -37,7 +38,7 @@ from driftscope.inspect.reference.drafter import ChainStep, Edit, ReferenceDraft
 from driftscope.inspect.reference.layers import Embeds
 from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served
 from driftscope.inspect.trial.target import Passage
-from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench
+from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench, served_dtype
 from driftscope.regions import TokenTexts, answer_regions
 from driftscope.vocabulary import Region
 
@@ -252,20 +253,6 @@ class MeasuredPrompt:
         return len(self.drafts[AS_SERVED].matches)
 
 
-_NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_FIELDS = ("torch_dtype", "dtype")
-
-
-def served_dtype(target: TargetFiles, drafter: DrafterFiles) -> torch.dtype | None:
-    """Return the dtype of the target's config, in which vLLM serves the drafter too, or else that
-    of the drafter's; None if neither names one that is narrower than float32."""
-    for fields in (target.raw, target.fields, drafter.raw, drafter.fields):
-        for name in _FIELDS:
-            if isinstance(named := fields.get(name), str):
-                return _NARROW.get(named.removeprefix("torch."))
-    return None
-
-
 class ServedDrafter:
     """A drafter with its target's embedding, cast to a dtype."""
 
@@ -362,6 +349,7 @@ def run_ablation(
     loaded = bench()
     variant, teacher = variant.with_shared_head(loaded.facts.head), loaded.teacher
     drafter, dtype = variant.build(teacher.device), served_dtype(target, files)
+    narrow = torch.finfo(dtype).eps > torch.finfo(torch.float32).eps
     asked = [INTERVENTIONS[name] for name in wanted]
     idle = {}
     for intervention in asked:
@@ -369,17 +357,18 @@ def run_ablation(
             idle[intervention.id] = "its state is normed before it is fed as it is (norm_output)"
         if intervention.size is Size.NORMED and drafter.config.eagle1:
             idle[intervention.id] = "an EAGLE-1 drafter has no final norm"
-        if intervention.served_dtype and dtype is None:
+        if intervention.served_dtype and not narrow:
             idle[intervention.id] = "no config names a dtype narrower than float32 (torch_dtype)"
     chains = [INTERVENTIONS[AS_SERVED], *(change for change in asked if change.id not in idle)]
-    narrow = dtype if any(chain.served_dtype for chain in chains) else None
     meter = PromptMeter(
         drafter,
         teacher,
         k=k,
         positions=positions,
         vocabulary=DraftVocabulary(drafter, teacher.tokenizer),
-        served=ServedDrafter(drafter, teacher, narrow) if narrow else None,
+        served=ServedDrafter(drafter, teacher, dtype)
+        if narrow and SERVED_DTYPE in wanted
+        else None,
     )
     passages = teacher.passages(loaded.prompts, variant.config.aux_layers)
     measured, stopped = list[MeasuredPrompt](), False

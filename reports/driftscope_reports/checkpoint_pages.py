@@ -10,6 +10,8 @@ from markupsafe import Markup
 
 from driftscope.ablate.intervention import AS_SERVED
 from driftscope.ablate.result import (
+    PARTS,
+    WRONG_TOKENS,
     Ablation,
     Decomposition,
     Effect,
@@ -288,8 +290,7 @@ def ablation_html(result: Ablation, *, command: str | None = None) -> str:
         lead="Both models ran outside any engine, on the target's own greedy answers.",
         below=[table(["", ""], rows, words=2, caption="What was run"), *_again(command)],
     )
-    where = f"{result.positions:,} positions of {result.prompts} prompts, K = {result.k}"
-    models = f"{name} beside {Path(result.target).name}: {where}."
+    models = f"{name} beside {Path(result.target).name}: {result.where}."
     # The first screen: what costs acceptance, and what to do.
     state = ("◆ Worth a look", "medium") if found.costs else ("✓ Nothing found", "info")
     return _page(
@@ -411,8 +412,7 @@ def _vocabulary(coverage: VocabularyCoverage) -> Section:
     return Section(
         id="vocabulary",
         name="Tokens that the draft vocabulary lacks",
-        lead=f"{coverage.lacking:.1%} of the tokens of the target's answers are not in the draft "
-        "vocabulary: a chain ends at each of them.",
+        lead=coverage.words,
         below=[table(head, rows, caption=caption, sortable=True)],
     )
 
@@ -432,17 +432,6 @@ def _near_misses(found: NearMisses) -> Section:
     )
 
 
-_WRONG_TOKENS = (
-    "Wrong tokens cost no acceptance. A chain is accepted up to its first wrong token, and up to "
-    "there it has read the target's tokens. Their part says how useless a chain is after its first "
-    "error, which matters for trees and for longer K. What can raise acceptance are the states and "
-    "a better depth 1."
-)
-_PARTS = (
-    "What a factor gives back depends on whether the other one is right already. Each part is the "
-    "mean of both orders (the Shapley value of two factors), so that the parts add up exactly. "
-    "Where both orders differ much, the two factors act together."
-)
 _HOW_LOSS = (
     "Each bar is a part of the loss between depth 1 and K, as a share of all positions; the last "
     "one is their sum. Lines are 95% intervals over prompts; a part whose interval includes 0 is "
@@ -452,12 +441,6 @@ _HOW_LOSS = (
 
 def _loss(parts: Decomposition, k: int) -> Section:
     """Return the section on what the loss is made of."""
-    named = (
-        ("the drafter's own states", "states", "run-0", parts.states),
-        ("wrong tokens read (cost no acceptance)", "tokens", "same", parts.tokens),
-        ("the rest (later positions)", "rest", "same", parts.rest),
-        ("lost in all", "in all", "apart", parts.loss),
-    )
     rows = [
         [
             name,
@@ -466,13 +449,15 @@ def _loss(parts: Decomposition, k: int) -> Section:
             *(f"{100 * order:+.1f}" for order in term.orders or ()),
             *(() if term.orders else "––"),
         ]
-        for name, _, _, term in named
+        for name, term in parts.named
     ]
-    names, colours, values, ends = zip(
-        *[(label, colour, term.value, term.interval) for _, label, colour, term in named],
-        strict=True,
+    drawn = bars(
+        "share of positions",
+        ("states", "tokens", "rest", "in all"),
+        [term.value for _, term in parts.named],
+        intervals=[term.interval for _, term in parts.named],
+        colours=("run-0", "same", "same", "apart"),
     )
-    drawn = bars("share of positions", names, values, intervals=ends, colours=colours)
     picture = Picture(
         id="loss",
         title=f"{100 * parts.loss.value:.1f} points of agreement are lost",
@@ -493,12 +478,11 @@ def _loss(parts: Decomposition, k: int) -> Section:
     return Section(
         id="why",
         name="Why: what the loss is made of",
-        lead=f"The drafted token is the target's in {parts.first:.1%} of the positions at depth 1, "
-        f"and in {parts.last:.1%} at depth {k}, whatever came before it in the chain.",
+        lead=parts.words(k),
         pictures=(picture,),
         below=[
             table(head, rows, caption="Parts of the loss, in points of agreement"),
-            part("paragraph", _WRONG_TOKENS),
-            part("paragraph", _PARTS, "note"),
+            part("paragraph", WRONG_TOKENS),
+            part("paragraph", PARTS, "note"),
         ],
     )

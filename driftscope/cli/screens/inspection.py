@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.ablate.intervention import AS_SERVED
-from driftscope.ablate.result import Ablation, conclusion_of
+from driftscope.ablate.result import PARTS, WRONG_TOKENS, Ablation, conclusion_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.boundary.text import shown
 from driftscope.inspect.checkpoints import Sizes
@@ -117,14 +117,6 @@ def _sizes(sizes: Sizes) -> str:
     return f"{sizes.parameters / 1e6:.1f} M parameters, {sizes.bytes / 1e6:.1f} MB{share}{licence}"
 
 
-WRONG_TOKENS = (
-    "A chain is accepted up to its first wrong token, so wrong tokens cost agreement\n"
-    "after it, but no acceptance. Where two numbers follow: with the other factor the\n"
-    "drafter's own, and with it right."
-)
-"""Explanation of the decomposition."""
-
-
 def _ends(interval: Interval | None, form: str, factor: float = 1.0) -> str:
     if interval is None:
         return "–"
@@ -134,30 +126,19 @@ def _ends(interval: Interval | None, form: str, factor: float = 1.0) -> str:
 def print_ablation(result: Ablation) -> None:
     """Print an ablation to stdout."""
     console = Console(highlight=False)
-    where = f"{result.positions:,} positions of {result.prompts} prompts, K = {result.k}"
     found, parts = conclusion_of(result), result.decomposition
     console.print(Text(shown(found.headline), "bold"))
     console.print(Text(f"What to do: {found.advice}"))
-    console.print(Text(f"{shown(result.drafter)}: {where}", "dim"))
+    console.print(Text(f"{shown(result.drafter)}: {result.where}", "dim"))
     if parts is not None:
-        console.print(
-            Text(
-                f"The drafted token is the target's in {parts.first:.1%} at depth 1 and in "
-                f"{parts.last:.1%} at depth {result.k}.\nOf the {100 * parts.loss.value:.1f} "
-                "points lost:"
-            )
-        )
+        console.print(Text(f"{parts.words(result.k)} In points:"))
         table = Table(box=None, pad_edge=False, show_header=False)
-        for name, part in (
-            ("the drafter's own states", parts.states),
-            ("wrong tokens read (cost no acceptance)", parts.tokens),
-            ("the rest (later positions)", parts.rest),
-        ):
+        for name, part in parts.named:
             orders = " or ".join(f"{100 * order:+.1f}" for order in part.orders or ())
             cells = f"{100 * part.value:+.1f}", _ends(part.interval, "+.1f", 100), orders
             table.add_row(f"  {name}", *cells)
         console.print(table)
-        console.print(Text(WRONG_TOKENS, "dim"))
+        console.print(Text(f"{WRONG_TOKENS} {PARTS}", "dim"))
     table = Table(box=None, pad_edge=False)
     for name in ("acceptance length", "change", "interval of the change", "with"):
         table.add_column(name, justify="left" if name == "with" else "right")
@@ -171,8 +152,7 @@ def print_ablation(result: Ablation) -> None:
     for name, reason in result.not_applicable.items():
         console.print(Text(f"not applicable: {name}: {reason}", "dim"))
     if result.vocabulary.lacking:
-        share = f"{result.vocabulary.lacking:.1%}"
-        console.print(Text(f"{share} of the target's tokens are not in the draft vocabulary:"))
+        console.print(Text(result.vocabulary.words))
         table = Table(box=None, pad_edge=False, show_header=False)
         for kind in result.vocabulary.by_region:
             interval, tokens = _ends(kind.interval, ".1%"), f"of {kind.tokens:,} tokens"

@@ -221,7 +221,7 @@ class Bench:
         self.prompts = prompts(self.teacher)
         self.conversations = conversations or {}
         self.template = chat_template(target.folder)
-        self.dtype = _dtype(target)
+        self.dtype = served_dtype(target)
         self._passages: tuple[Passage, ...] = ()
         self.facts = TargetFacts(
             layers=target.layers,
@@ -267,9 +267,11 @@ class Bench:
         )
 
 
-def _dtype(target: TargetFiles) -> torch.dtype:
-    """Return the type in which an engine serves the target, and with it the drafter."""
-    for place in (target.fields, target.raw):
+def served_dtype(target: TargetFiles, drafter: DrafterFiles | None = None) -> torch.dtype:
+    """Return the type of the target's config, in which vLLM serves the drafter too; without one
+    that of the drafter's, or float32."""
+    own = () if drafter is None else (drafter.raw, drafter.fields)
+    for place in (target.raw, target.fields, *own):
         for name in ("dtype", "torch_dtype"):
             named = getattr(torch, str(place.get(name)).removeprefix("torch."), None)
             if isinstance(named, torch.dtype) and named.is_floating_point:

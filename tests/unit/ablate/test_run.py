@@ -31,11 +31,11 @@ from driftscope.ablate.run import (
     ablated_draft,
     better_of,
     looked_up,
-    served_dtype,
 )
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.trial.drafting import Prefix, as_served
 from driftscope.inspect.trial.target import Passage
+from driftscope.inspect.trial.trial import served_dtype
 from driftscope_lab.trio import trio_path
 
 PROMPT = "Q: "
@@ -103,12 +103,12 @@ def test_lacking_tokens_are_counted_in_their_region(
         ({"torch_dtype": "bfloat16"}, {"torch_dtype": "float16"}, torch.bfloat16),
         ({"dtype": "torch.float16"}, {}, torch.float16),
         ({}, {"torch_dtype": "bfloat16"}, torch.bfloat16),
-        ({"torch_dtype": "float32"}, {"torch_dtype": "bfloat16"}, None),
-        ({}, {"torch_dtype": 16}, None),
+        ({"torch_dtype": "float32"}, {"torch_dtype": "bfloat16"}, torch.float32),
+        ({}, {"torch_dtype": 16}, torch.float32),
     ],
 )
 def test_the_targets_config_decides_then_the_drafters(
-    targets: dict[str, Any], drafters: dict[str, Any], dtype: torch.dtype | None
+    targets: dict[str, Any], drafters: dict[str, Any], dtype: torch.dtype
 ) -> None:
     target = replace(open_target(str(TARGET)), raw=targets, fields=targets)
     drafter = replace(open_drafter(str(trio_path() / "eagle3")), raw=drafters, fields=drafters)
