@@ -21,12 +21,12 @@ from driftscope.inspect.checks.tensors import D2T, EMBEDDING, HEAD, some
 from driftscope.inspect.files import IN_TORCH, StoredTensor
 
 DEAD_SHARE = 0.01
-"""Share of a matrix's rows that may be all zero: padded vocabularies have a few."""
+"""Share of a matrix's rows or columns that may be zero: padded vocabularies have a few."""
 
 
 def check_values(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield tensors that hold NaN or infinity, whose rows are all zero, or whose scale is lost.
-    Reads every tensor."""
+    """Yield tensors that hold NaN or infinity, or numbers of another type's bits, whose rows or
+    columns are all zero, or whose scale is lost. Reads every tensor."""
     lost, odd, tensors = list[str](), list[str](), inspected.drafter.tensors
     scaled = {name.rpartition(".")[0] for name in tensors if any(map(name.count, _SCALES))}
     for name, tensor in tensors.items():
@@ -91,6 +91,7 @@ def _values(
     name: str, tensor: StoredTensor, lost: list[str], odd: list[str]
 ) -> Iterator[CheckResult]:
     bad = dead = rows = near = tiny = 0
+    alive = np.zeros(tensor.shape[1:], bool)
     largest = 0.0
     for block in tensor.blocks():
         bad += int(block.size - np.isfinite(block).sum())
@@ -99,6 +100,7 @@ def _values(
         near += int((size <= size.max(initial=0) / 100).sum())
         tiny += int(((size > 0) & (size < size.max(initial=0) * TINY)).sum())
         near += block.size * bool(block.min() == block.max())  # all equal
+        alive |= block.any(axis=0)
         flat = block.reshape(len(block), -1)
         dead, rows = dead + int((~flat.any(axis=1)).sum()), rows + len(flat)
     if bad:
@@ -122,14 +124,18 @@ def _values(
             odd.append(f"{tiny} of {tensor.elements} numbers of {name} are next to 0")
     if name.endswith(".bias"):  # which may be zero
         return
-    if rows and (dead == rows or (not whole and dead > DEAD_SHARE * rows)):
+    idle = alive.size - int(alive.sum())
+    if rows and (
+        dead == rows or (not whole and (dead > DEAD_SHARE * rows or idle > DEAD_SHARE * alive.size))
+    ):
         yield CheckResult(
             id="dead_rows",
             level=CheckLevel.ERROR if dead == rows else CheckLevel.WARNING,
-            title=f"rows of {name} are all zero",
-            expected=f"at most {DEAD_SHARE:.0%} of the rows",
-            rule="a row of zeros computes nothing, and was not trained or not saved",
-            found=f"{dead} of {rows} rows",
+            title=f"rows or columns of {name} are all zero",
+            expected=f"at most {DEAD_SHARE:.0%} of them",
+            rule="a row of zeros computes nothing, and a column reads nothing: they were not "
+            "trained, or not saved",
+            found=f"{dead} of {rows} rows, {idle} of {alive.size} columns",
             change="export the weights again",
             certainty=Certainty.CERTAIN if dead == rows else Certainty.LIKELY,
         )
@@ -220,6 +226,14 @@ def check_head(inspected: Inspected) -> Iterator[CheckResult]:
     equal ones, so that it was not trained, or a converter put them in its place."""
     drafter, target = inspected.drafter, inspected.target
     own, targets = drafter.tensors.get(HEAD), target.head() if target else None
+    if own is None and drafter.draft_vocab_size == drafter.vocab_size:
+        yield note(
+            id="head_shared",
+            title="the drafter has no head of its own",
+            expected="lm_head.weight, unless it was trained with the target's head",
+            rule=f"{VLLM_LOADER}: shares the target's if the drafter has none",
+            found="no lm_head.weight",
+        )
     if own is None or targets is None or not (own.is_float and targets.is_float):
         return
     if len(own.shape) != 2 or len(targets.shape) != 2 or own.shape[1] != targets.shape[1]:

@@ -7,22 +7,25 @@ so that the same numbers of both are large; o_proj's columns of a group read the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, unflatten
+from torch.nn.functional import normalize
 
 from driftscope.inspect.checks.layer_fields import Heads, heads_of
+from driftscope.inspect.checks.tensors import some
 from driftscope.inspect.reference.config import DecoderConfig, rotary_share
 from driftscope.inspect.trial.drafting import Repair, Variant, repaired
 
 HEAD_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 OF_VOCABULARY = ("lm_head", "embed_tokens")
 LIKE_A_DIFFERENCE = 0.5
-"""Mean weight of all norms below which they may be stored as w - 1. Trained norms are near 1."""
+"""Mean weight of a norm below which it may be stored as w - 1. Trained norms are near 1."""
 TOO_LARGE = 30.0
 """Largest number of a row relative to the median row's, above which the row is an outlier."""
 
@@ -37,6 +40,7 @@ def layer_repairs(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
     if base.config.latent is None:
         yield from _rotary_share(base, target)
         yield from _cut_of_heads(base, target)
+        yield from _keys_and_values(base)
         yield from _order_of_heads(base)
         yield from _o_proj(base)
 
@@ -81,13 +85,15 @@ def _cut_of_heads(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
 
 
 def _norms_plus_one(base: Variant) -> Iterator[Repair]:
-    norms = {name: one for name, one in base.state.items() if "norm" in name and one.dim() == 1}
-    if norms and float(torch.cat([*norms.values()]).mean()) < LIKE_A_DIFFERENCE:
-        tensors = {name: one + 1 for name, one in norms.items()}
+    tensors = {
+        name: one + 1
+        for name, one in base.state.items()
+        if "norm" in name and one.dim() == 1 and float(one.mean()) < LIKE_A_DIFFERENCE
+    }
+    if tensors:
         mistake = "the norms are stored as differences from 1, as Gemma's"
-        yield repaired(
-            base, "norms_plus_one", mistake, change="weights of all norms + 1", tensors=tensors
-        )
+        change = f"1 added to {some([*tensors])}"
+        yield repaired(base, "norms_plus_one", mistake, change=change, tensors=tensors)
 
 
 def _rows(base: Variant) -> Iterator[Repair]:
@@ -153,21 +159,46 @@ def _fit(rows: Tensor, down: Tensor) -> float:
 
 def _gate_and_up(base: Variant) -> Iterator[Repair]:
     """Yield gate_proj and up_proj exchanged, unless the weights say that they are not."""
-    tensors = dict[str, Tensor]()
+    layers = list[str]()
     for layer in _layers(base, "gate_proj"):
         gate, up, down = (
             base.state[f"{layer}{part}_proj.weight"] for part in ("gate", "up", "down")
         )
-        if _fit(up, down.T) > _fit(gate, down.T) + BELONGS:
-            continue
-        for kind in ("weight", "bias"):
-            names = [f"{layer}{part}_proj.{kind}" for part in ("gate", "up")]
-            if all(name in base.state for name in names):
-                tensors |= {names[0]: base.state[names[1]], names[1]: base.state[names[0]]}
+        if _fit(up, down.T) <= _fit(gate, down.T) + BELONGS:
+            layers.append(layer)
+    yield from _exchanged(base, layers, "gate", "up")
+
+
+def _keys_and_values(base: Variant) -> Iterator[Repair]:
+    """Yield k_proj and v_proj exchanged, if the queries fit the values better than the keys."""
+    size, layers = base.config.layer.head_dim, list[str]()
+    for layer in _layers(base, "k_proj"):
+        parts = (base.state[f"{layer}{part}_proj.weight"] for part in "qkv")
+        queries, *others = (unflatten(normalize(one), 0, (-1, size)) for one in parts)
+        keys, values = (
+            float(torch.einsum("hdi,gdi->hgd", queries, one).abs().mean(-1).amax(1).mean())
+            for one in others
+        )
+        if values > keys:
+            layers.append(layer)
+    yield from _exchanged(base, layers, "k", "v")
+
+
+def _exchanged(base: Variant, layers: Iterable[str], *parts: str) -> Iterator[Repair]:
+    """Yield two projections of equal shapes exchanged, with their biases, in some layers."""
+    tensors = dict[str, Tensor]()
+    for layer, kind in itertools.product(layers, ("weight", "bias")):
+        first, second = (f"{layer}{part}_proj.{kind}" for part in parts)
+        if first in base.state and second in base.state:
+            tensors |= {first: base.state[second], second: base.state[first]}
     if tensors:
-        mistake = "gate_proj and up_proj were exchanged"
+        words = " and ".join(f"{part}_proj" for part in parts)
         yield repaired(
-            base, "gate_and_up", mistake, change="gate_proj and up_proj exchanged", tensors=tensors
+            base,
+            "_and_".join(parts),
+            f"{words} were exchanged",
+            change=f"{words} exchanged",
+            tensors=tensors,
         )
 
 

@@ -220,6 +220,8 @@ PLANTED_IN_WEIGHTS = {
     "prefixed_names": lambda state: state.update({"model.norm.weight": state.pop("norm.weight")}),
     "not_finite": each(_rows(float("nan"), 1), "fc"),
     "dead_rows": each(_rows(0, 40), "lm_head"),
+    "dead_rows that are columns": each(lambda one: torch.cat([one[:, :9] * 0, one[:, 9:]], 1), UP),
+    "head_shared": without("lm_head."),
     "scale_lost": each(_rows(448, 1), UP),
     "scale_lost of 8 bits": lambda state: state.update(_in_8_bits(state)),
     "head_is_targets": _targets_head,

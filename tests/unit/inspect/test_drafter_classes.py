@@ -259,6 +259,7 @@ def test_a_drafter_without_captured_layers_needs_no_fc(tmp_path: Path) -> None:
         "eagle_config": {"use_aux_hidden_state": False, "eagle_aux_hidden_state_layer_ids": []},
     }
     shapes = {name: shape for name, shape in _layer_of_eagle3(3).items() if name != "fc.weight"}
+    shapes["lm_head.weight"] = (V, H)
     code, document = _inspected(_write(tmp_path / "a", config, shapes))
     assert (code, document["results"]) == (EXIT_OK, [])
     code, document = _inspected(_write(tmp_path / "a", config, _layer_of_eagle3(3)))

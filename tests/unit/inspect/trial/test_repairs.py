@@ -70,9 +70,9 @@ def _repairs(folder: Path, **changes: Callable[..., object]) -> tuple[Variant, d
     return base, found
 
 
-def _minus_one(state: State) -> None:
+def _minus_one(state: State, *names: str) -> None:
     """Store norms as w - 1, in float32: rounded they could not be restored."""
-    for name in [name for name in state if "norm" in name]:
+    for name in names or [name for name in state if "norm" in name]:
         state[name] = (state[name].double() - 1).float()
 
 
@@ -90,7 +90,9 @@ def _halved(state: State) -> None:
         ("order_of_heads", each(heads([1, 0, 3, 2]), V)),
         ("o_proj_transposed", each(transposed, OUT)),
         ("gate_and_up", exchanged(GATE, UP)),
+        ("k_and_v", exchanged(K, V)),
         ("norms_plus_one", _minus_one),
+        ("norms_plus_one", lambda state: _minus_one(state, "norm.weight")),
         ("matrices_half_as_large", _halved),
     ],
 )
