@@ -70,57 +70,26 @@ _OBJECT = FieldKind(wanted="an object", fits=lambda value: isinstance(value, dic
 _TEXT = FieldKind(wanted="a text", fits=lambda value: isinstance(value, str))
 _NAMES = FieldKind(wanted="a list of texts", fits=_texts)
 
-FIELDS: Mapping[str, FieldKind] = {
-    **dict.fromkeys(
-        (
-            *("hidden_size", "target_hidden_size", "backbone_hidden_size", "intermediate_size"),
-            *("vocab_size", "draft_vocab_size", "truncated_vocab_size", "head_dim", "markov_rank"),
-            *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
-            "max_position_embeddings",
-        ),
-        _SIZE,
-    ),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), _HEADS),
-    **dict.fromkeys(
-        (
-            *("num_hidden_layers", "num_aux_hidden_states", "num_nextn_predict_layers"),
-            *("mtp_num_hidden_layers", "num_mtp_modules"),
-        ),
-        _LAYERS,
-    ),
-    **dict.fromkeys(("num_heads", "medusa_num_heads", "medusa_num_layers"), _DRAFTED),
-    **dict.fromkeys(
-        (
-            *("rms_norm_eps", "rope_theta", "partial_rotary_factor", "rotary_pct"),
-            *("rotary_emb_fraction", "factor", "mscale", "mscale_all_dim", "attention_factor"),
-            *("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"),
-            "original_max_position_embeddings",
-        ),
-        _NUMBER,
-    ),
-    **dict.fromkeys(
-        (
-            *("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "layer_ids"),
-            *("target_layer_ids", "dspark_target_layer_ids"),
-        ),
-        _LAYER_IDS,
-    ),
-    **dict.fromkeys(
-        (
-            *("eagle_config", "dflash_config", "transformer_layer_config", "text_config"),
-            *("rope_scaling", "rope_parameters"),
-        ),
-        _OBJECT,
-    ),
-    **dict.fromkeys(("model_type", "speculators_model_type", "rope_type"), _TEXT),
-    **dict.fromkeys(
-        (
-            *("architectures", "ignore", "exclude_modules", "modules_to_not_convert"),
-            *("ignored_layers", "exclude", "llm_int8_skip_modules"),
-        ),
-        _NAMES,
-    ),
+_KINDS = {
+    _SIZE: "hidden_size target_hidden_size backbone_hidden_size intermediate_size vocab_size "
+    "draft_vocab_size truncated_vocab_size head_dim markov_rank kv_lora_rank q_lora_rank "
+    "qk_nope_head_dim qk_rope_head_dim v_head_dim max_position_embeddings",
+    _HEADS: "num_attention_heads num_key_value_heads",
+    _LAYERS: "num_hidden_layers num_aux_hidden_states num_nextn_predict_layers "
+    "mtp_num_hidden_layers num_mtp_modules",
+    _DRAFTED: "num_heads medusa_num_heads medusa_num_layers",
+    _NUMBER: "rms_norm_eps rope_theta partial_rotary_factor rotary_pct rotary_emb_fraction factor "
+    "mscale mscale_all_dim attention_factor low_freq_factor high_freq_factor beta_fast beta_slow "
+    "original_max_position_embeddings",
+    _LAYER_IDS: "eagle_aux_hidden_state_layer_ids aux_hidden_state_layer_ids layer_ids "
+    "target_layer_ids dspark_target_layer_ids",
+    _OBJECT: "eagle_config dflash_config transformer_layer_config text_config rope_scaling "
+    "rope_parameters",
+    _TEXT: "model_type speculators_model_type rope_type",
+    _NAMES: "architectures ignore exclude_modules modules_to_not_convert ignored_layers exclude "
+    "llm_int8_skip_modules",
 }
+FIELDS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 """Kind of each field that is read by its name, at whatever place of the config it stands."""
 
 
