@@ -27,9 +27,10 @@ from verification.deep import (
 )
 from verification.truth import compare, continue_greedily, runners, version
 
-from driftscope.inspect.reference.drafter import ChainKeys, load_drafter, load_target
+from driftscope.inspect.reference.drafter import ChainKeys
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
+from driftscope_lab.training.checkpoints import load_drafter, load_target
 from driftscope_lab.trio import trio_path
 from engines.conftest import OLDER
 from engines.test_truth import MASS_TOLERANCE, RMS_TOLERANCE

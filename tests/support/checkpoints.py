@@ -16,15 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig, LatentConfig
-from driftscope.inspect.reference.drafter import (
-    ChainKeys,
-    ReferenceDrafter,
-    load_drafter,
-    load_target,
-    save_drafter,
-)
+from driftscope.inspect.reference.drafter import ChainKeys, ReferenceDrafter
 from driftscope.inspect.reference.layers import Target
 from driftscope.inspect.trial.target import Passage, Teacher
+from driftscope_lab.training.checkpoints import load_drafter, load_target, save_drafter
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 Config = dict[str, Any]

@@ -26,8 +26,6 @@ from driftscope.inspect.reference.drafter import (
     chain_steps,
     class_masses,
     distance_masses,
-    load_drafter,
-    load_target,
     rms,
 )
 from driftscope.inspect.reference.layers import Target, at_least_float32
@@ -50,6 +48,7 @@ from driftscope.vocabulary import (
     SINK_MASS,
     Execution,
 )
+from driftscope_lab.training.checkpoints import drafter_fields, load_drafter, load_target
 
 MASSES = (SINK_MASS, PROMPT_MASS, GENERATED_MASS, SELF_MASS)
 
@@ -365,7 +364,7 @@ def _manifest(config: DrafterConfig, k: int, target: Path, drafter: Path) -> Man
         sink_slots=(),
         engine="reference",
         target=_described(target, "LlamaForCausalLM"),
-        drafter=_described(drafter, config.to_hf()["architectures"][0]),
+        drafter=_described(drafter, drafter_fields(config)["architectures"][0]),
         norm_flags={name: getattr(config, name) for name in flags},
     )
 

@@ -15,13 +15,8 @@ import torch
 from support.checkpoints import AUX, changed
 from support.engine_process.job import Job
 
-from driftscope.inspect.reference.drafter import (
-    load_drafter,
-    load_target,
-    save_drafter,
-    save_target,
-)
 from driftscope.inspect.reference.layers import Target
+from driftscope_lab.training.checkpoints import load_drafter, load_target, save_drafter, save_target
 from driftscope_lab.trio import trio_path
 from verification.truth import RECORD, older_job
 

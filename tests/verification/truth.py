@@ -21,9 +21,9 @@ from support.checkpoints import load_mtp
 from support.engine_process.job import PROMPTS, Job, Outcome, prompts, run_jobs
 from support.reference_engine import leading_matches, replay
 
-from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
+from driftscope_lab.training.checkpoints import load_drafter, load_target
 from driftscope_lab.trio import trio_path
 
 MASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")

@@ -11,7 +11,8 @@ import torch
 from support.engine_process.job import Job, K
 
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
-from driftscope.inspect.reference.drafter import ReferenceDrafter, save_drafter
+from driftscope.inspect.reference.drafter import ReferenceDrafter
+from driftscope_lab.training.checkpoints import save_drafter
 from verification.truth import RECORD
 
 LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=320)

@@ -35,11 +35,6 @@ class LatentConfig:
         scale = (0.1 * share * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
         return cls(**sizes, scale=scale)
 
-    def to_hf(self) -> dict[str, Any]:
-        """Return the sizes as fields of a `config.json`."""
-        names = (name for name in self.__dataclass_fields__ if name != "scale")
-        return {name: getattr(self, name) for name in names}
-
 
 BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
 _AUX = "eagle_aux_hidden_state_layer_ids"
@@ -94,22 +89,6 @@ class DecoderConfig:
         if not 0 < known["partial_rotary_factor"] <= 1:
             raise ValueError("partial_rotary_factor is not above 0 and at most 1")
         return cls(**{name: known[name] for name in cls.__dataclass_fields__})
-
-    def to_hf(self) -> dict[str, Any]:
-        """Return the fields that the `config.json` of a target and of a drafter have in common."""
-        sizes = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        if self.partial_rotary_factor == 1:
-            del sizes["partial_rotary_factor"]
-        return {
-            "model_type": "llama",
-            **sizes,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "bos_token_id": BOS_ID,
-            "eos_token_id": EOS_ID,
-            "pad_token_id": PAD_ID,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,15 +150,6 @@ class DrafterConfig:
         """Whether it reads the target's last state, and its own at later depths, not captured
         layers."""
         return self.eagle1 or self.mtp
-
-    @property
-    def architecture(self) -> str:
-        """Name of the architecture in vLLM."""
-        if self.eagle1:
-            return EAGLE1_DRAFTER
-        if self.latent:
-            return LATENT_DRAFTER
-        return QWEN3_DRAFTER if self.qk_norm else LLAMA_DRAFTER
 
     @classmethod
     def from_hf(cls, fields: dict[str, Any], target_layers: int | None = None) -> DrafterConfig:
@@ -247,35 +217,6 @@ class DrafterConfig:
             mtp=True,
             attention_bias=attention_bias,
         )
-
-    def to_hf(self) -> dict[str, Any]:
-        """Return the `config.json` of the drafter.
-
-        The auxiliary layers are written unless `names_aux_layers` is off, because vLLM's default
-        for them collapses on a target of few layers.
-        """
-        if self.eagle1:
-            return {"architectures": [self.architecture], **self.layer.to_hf()}
-        aux = {_AUX: list(self.aux_layers)} if self.names_aux_layers else {}
-        only_if_set = {
-            "norm_before_fc": self.norm_before_fc,
-            "norm_before_residual": self.norm_before_residual,
-            "target_hidden_size": self.target_hidden_size,
-        }
-        return {
-            "architectures": [self.architecture],
-            **self.layer.to_hf(),
-            **({"model_type": "qwen3"} if self.qk_norm else {}),
-            **({"model_type": "deepseek_v2", **self.latent.to_hf()} if self.latent else {}),
-            "draft_vocab_size": self.draft_vocab_size or self.layer.vocab_size,
-            **{name: True for name in ("attention_bias", "mlp_bias") if getattr(self, name)},
-            "tie_word_embeddings": False,
-            "fc_norm": self.fc_norm,
-            "norm_output": self.norm_output,
-            **{name: value for name, value in only_if_set.items() if value},
-            **aux,
-            "eagle_config": {**aux, "use_aux_hidden_state": True},
-        }
 
 
 def default_aux_layers(target_layers: int) -> tuple[int, ...]:

@@ -22,8 +22,7 @@ from torch import Tensor
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.distributions import SMOLLM2
 from driftscope.errors import DriftscopeError
-from driftscope.inspect.reference.drafter import Target, load_target
-from driftscope.inspect.reference.layers import TargetLayer
+from driftscope.inspect.reference.layers import Target, TargetLayer
 from driftscope.pipeline import summarise
 from driftscope.workloads.suites.prompts import prompts_of
 from driftscope.workloads.suites.transforms import document
@@ -39,6 +38,7 @@ from driftscope_lab.phenomenon.evidence import (
 )
 from driftscope_lab.smollm2 import drafters_folder
 from driftscope_lab.smollm2.fetch import fetched
+from driftscope_lab.training.checkpoints import load_target
 
 HEAD_WITH_SINK = 0.3
 """Average weight on the first token from which on a head has a sink (arXiv 2410.10781)."""

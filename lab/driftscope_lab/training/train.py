@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from driftscope.inspect.reference.config import default_aux_layers
-from driftscope.inspect.reference.drafter import load_target
+from driftscope_lab.training.checkpoints import load_target
 from driftscope_lab.training.text import draft_vocabulary, read_conversations
 from driftscope_lab.training.train_drafters import (
     DrafterRecipe,

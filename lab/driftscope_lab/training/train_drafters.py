@@ -16,15 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from driftscope.inspect.reference.config import DrafterConfig
-from driftscope.inspect.reference.drafter import (
-    ChainKeys,
-    ReferenceDrafter,
-    StepOutput,
-    Target,
-    rms,
-    save_drafter,
-)
-from driftscope.inspect.reference.layers import TargetOutput
+from driftscope.inspect.reference.drafter import ChainKeys, ReferenceDrafter, StepOutput, rms
+from driftscope.inspect.reference.layers import Target, TargetOutput
+from driftscope_lab.training.checkpoints import save_drafter
 from driftscope_lab.training.text import Batch, TokenizedConversation, batches
 
 

@@ -66,8 +66,9 @@ from driftscope.inspect.inspection import (
     inspect_files,
     run_checks,
 )
-from driftscope.inspect.reference.drafter import ReferenceDrafter, load_target, save_drafter
+from driftscope.inspect.reference.drafter import ReferenceDrafter
 from driftscope.inspect.trial.drafting import as_served
+from driftscope_lab.training.checkpoints import load_target, save_drafter
 from driftscope_lab.trio import trio_path
 
 H = 256

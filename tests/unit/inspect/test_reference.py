@@ -22,13 +22,7 @@ from driftscope.inspect.reference.config import (
     LatentConfig,
     default_aux_layers,
 )
-from driftscope.inspect.reference.drafter import (
-    ReferenceDrafter,
-    load_drafter,
-    load_target,
-    save_drafter,
-    save_target,
-)
+from driftscope.inspect.reference.drafter import ReferenceDrafter
 from driftscope.inspect.reference.layers import (
     LatentAttention,
     RMSNorm,
@@ -40,6 +34,14 @@ from driftscope.trace.reader import read_trace
 from driftscope.trace.records import edges_of
 from driftscope.trace.segments import RELATIVE_ERROR
 from driftscope.vocabulary import BY_DEPTH
+from driftscope_lab.training.checkpoints import (
+    drafter_fields,
+    layer_fields,
+    load_drafter,
+    load_target,
+    save_drafter,
+    save_target,
+)
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 SIZES = DecoderConfig(
@@ -142,14 +144,14 @@ def test_configs_say_what_vllm_reads(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_absent_norm_flags_mean_eagle3_and_layers_may_be_named_at_the_top_alone(pair: Pair) -> None:
-    fields = pair[1].config.to_hf()
+    fields = drafter_fields(pair[1].config)
     del fields["eagle_config"], fields["fc_norm"], fields["norm_output"]
     assert DrafterConfig.from_hf(fields) == EAGLE3
 
 
 def test_a_config_without_auxiliary_layers_means_vllms_default(pair: Pair) -> None:
     unnamed = replace(pair[1].config, aux_layers=(2, 4, 5), names_aux_layers=False)
-    fields = unnamed.to_hf()
+    fields = drafter_fields(unnamed)
     assert "layer_ids" not in json.dumps(fields)
     with pytest.raises(KeyError):
         DrafterConfig.from_hf(fields)
@@ -240,9 +242,9 @@ def test_scaled_positions_change_the_temperature() -> None:
 
 def test_a_config_of_latent_attention_is_read_as_it_is_written() -> None:
     plain = DrafterConfig(layer=LATENT_LAYER, aux_layers=(1, 2))
-    assert DrafterConfig.from_hf({**plain.to_hf(), **LATENT_SIZES}).latent is None
+    assert DrafterConfig.from_hf({**drafter_fields(plain), **LATENT_SIZES}).latent is None
     config = replace(plain, latent=LatentConfig.from_hf(LATENT_SIZES))
-    fields = config.to_hf()
+    fields = drafter_fields(config)
     assert fields["architectures"] == [LATENT_DRAFTER]
     assert DrafterConfig.from_hf(fields) == config
     del fields["v_head_dim"]
@@ -379,17 +381,17 @@ def test_replay_equals_running_the_drafter_anew(
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_a_config_reads_back_as_it_was_written(name: str) -> None:
-    assert DrafterConfig.from_hf(OPTIONS[name].to_hf()) == OPTIONS[name]
+    assert DrafterConfig.from_hf(drafter_fields(OPTIONS[name])) == OPTIONS[name]
 
 
 @pytest.mark.parametrize("name", ["draft vocabulary", "norm_before_fc", "qk_norm", "narrow"])
 def test_a_speculators_config_says_the_same(name: str) -> None:
     config = OPTIONS[name]
-    written = config.to_hf()
+    written = drafter_fields(config)
     fields = {
         "speculators_model_type": "eagle3",
         "transformer_layer_config": {
-            **config.layer.to_hf(),
+            **layer_fields(config.layer),
             "model_type": "qwen3" if config.qk_norm else "llama",
         },
         "eagle_aux_hidden_state_layer_ids": [1, 2],

@@ -12,8 +12,9 @@ from support.command import run_python
 from support.reference_engine import Chain, generate
 
 from driftscope.inspect.reference.config import EOS_ID, DecoderConfig
-from driftscope.inspect.reference.drafter import Target, load_drafter, load_target, save_target
+from driftscope.inspect.reference.layers import Target
 from driftscope_lab.training import train_drafters as training
+from driftscope_lab.training.checkpoints import load_drafter, load_target, save_target
 from driftscope_lab.training.text import (
     HELD_OUT_EVERY,
     batches,

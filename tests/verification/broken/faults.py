@@ -13,14 +13,9 @@ from support.checkpoints import captured, changed, fields, without
 from support.reference_engine import record_run
 from torch import Tensor, nn
 
-from driftscope.inspect.reference.drafter import (
-    ReferenceDrafter,
-    load_drafter,
-    load_target,
-    save_drafter,
-    save_target,
-)
+from driftscope.inspect.reference.drafter import ReferenceDrafter
 from driftscope.inspect.reference.layers import Rotary, Target
+from driftscope_lab.training.checkpoints import load_drafter, load_target, save_drafter, save_target
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 EAGLE3, EAGLE31, FEWER = "eagle3", "eagle31", "eagle31 of 512 tokens"

@@ -37,8 +37,8 @@ from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope.inspect.checkpoints import open_target
 from driftscope.inspect.inspection import Soundness
 from driftscope.inspect.reference.config import PAD_ID
-from driftscope.inspect.reference.drafter import load_drafter, load_target, save_drafter
 from driftscope.inspect.trial.trial import Bench
+from driftscope_lab.training.checkpoints import load_drafter, load_target, save_drafter
 from driftscope_lab.training.text import Batch
 from driftscope_lab.training.train_drafters import TrainingTarget, draft_loss
 from driftscope_lab.trio import TrioPrompt, encode, load_prompts, trio_path

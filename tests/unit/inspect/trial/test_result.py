@@ -21,7 +21,6 @@ from driftscope.analysis.statistics.intervals import Estimate, Interval
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.result import Certainty, CheckLevel, CheckResult
-from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
 from driftscope.inspect.trial.inside import InsideSums, TrialConfidence, inside_of
 from driftscope.inspect.trial.result import (
@@ -41,6 +40,7 @@ from driftscope.inspect.trial.trial import Ids, renderings, with_tokens_for_turn
 from driftscope.inspect.trial.verdict import reaches, verdict
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import Growth
+from driftscope_lab.training.checkpoints import load_drafter, load_target
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 DEPTHS = 5

@@ -39,7 +39,6 @@ from driftscope.cli.app import app
 from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.errors import CheckpointError, UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
-from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import Drafted, Variant, as_served, draft
 from driftscope.inspect.trial.repairs import attention_repairs, write_config
 from driftscope.inspect.trial.result import STOPPED, DrafterChange, T, Trial, TrialListener
@@ -53,6 +52,7 @@ from driftscope.inspect.trial.trial import (
     try_renderings,
 )
 from driftscope.inspect.trial.verdict import best_repair, rendering_results, verdict
+from driftscope_lab.training.checkpoints import load_drafter, load_target
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow
