@@ -150,6 +150,8 @@ class Figures(IngestedFigures):
     """Counts of single requests; () if the file has sums only."""
     by_verified: ByVerified | None = field(default=None, repr=False)
     """Rounds of all requests; None if the file does not say what single rounds verified."""
+    verified_at: tuple[float, ...] | None = field(default=None, repr=False)
+    """Number of rounds that verified each depth; None if the file does not say it."""
 
     @property
     def is_empty(self) -> bool:
@@ -429,15 +431,18 @@ def _over_verified(figures: Figures) -> tuple[tuple[float | None, ...] | None, t
     if verified >= UNCUT * k * rounds:
         return figures.marginal, ()
     note = f"{verified / rounds:.1f} of K = {k} draft tokens were verified in a round"
+    over_verified = "rates are over the rounds that verified the depth"
+    if figures.verified_at is not None:
+        pairs = zip(figures.marginal, figures.verified_at, strict=True)
+        rates = tuple(rate and (rate * rounds / own if own else None) for rate, own in pairs)
+        return rates, (f"{note}: {over_verified}",)
     if figures.by_verified is None:
         only = (figures.marginal[0], *(None for _ in figures.marginal[1:]))
         return only, (f"{note}, and in which rounds is not in the file: no rate beyond depth 1",)
     deepest = max((n for n, rounds in figures.by_verified.items() if sum(rounds)), default=0)
     beyond = f"depth {k}" if deepest == k - 1 else f"depths {deepest + 1} to {k}"
     unseen = f"; {beyond} never" if deepest < k else ""
-    return _rates_over_verified(figures.by_verified, k), (
-        f"{note}{unseen}: rates are over the rounds that verified the depth",
-    )
+    return _rates_over_verified(figures.by_verified, k), (f"{note}{unseen}: {over_verified}",)
 
 
 def _rates_over_verified(rounds: ByVerified, k: int) -> tuple[float | None, ...]:

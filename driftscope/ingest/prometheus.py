@@ -127,8 +127,11 @@ def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> 
     """Return the figures of one page. A gauge of the engine's last log interval covers only that
     interval."""
     page_view = view(page.points)
-    depths = (attributes({i.DEPTH: depth}) for depth in range(1, page_view.k + 1))
-    reached = [page.points.get((i.REACHED.name, depth)) for depth in depths]
+    depths = [attributes({i.DEPTH: depth}) for depth in range(1, page_view.k + 1)]
+    reached, drafted = (
+        [page.points.get((item.name, depth)) for depth in depths]
+        for item in (i.REACHED, i.VERIFIED_AT)
+    )
     accepted, verified = (
         page.points.get((item.name, attributes({}))) for item in (i.ACCEPTED, i.VERIFIED)
     )
@@ -142,6 +145,9 @@ def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> 
         mean_length=page_view.length if page.length is None else page.length,
         marginal=tuple(point.value / page_view.rounds for point in reached if point) or None
         if page_view.rounds and all(reached)
+        else None,
+        verified_at=tuple(point.value for point in drafted if point) or None
+        if all(drafted)
         else None,
         ttft_s=page_view.ttft_s,
         tpot_s=page_view.tpot_s,

@@ -158,6 +158,7 @@ def _counters(title: str, prefix: str, **more: str) -> EngineMetrics:
         verified=f"{prefix}:spec_decode_num_draft_tokens_total",
         accepted=f"{prefix}:spec_decode_num_accepted_tokens_total",
         accepted_at=f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total",
+        drafted_at=f"{prefix}:spec_decode_num_draft_tokens_per_pos_total",
         **more,
     )
 

@@ -176,6 +176,24 @@ def test_counters_of_a_server_that_cut_drafts_give_no_rate_beyond_depth_1(tmp_pa
         assert (figures.verified, figures.marginal) == (tokens, rates)
 
 
+def test_counters_of_what_was_drafted_at_each_position_give_every_rate(tmp_path: Path) -> None:
+    page = (SAMPLES / "prometheus-vllm.txt").read_text()
+    (whole,) = ingest(SAMPLES / "prometheus-vllm.txt")[1]
+    assert whole.marginal is not None and whole.rounds and whole.k
+    drafted = [whole.rounds, *[whole.rounds * 0.9] * (whole.k - 1)]
+    name = "vllm:spec_decode_num_draft_tokens"
+    lines = [
+        f'{name}_per_pos_total{{engine="0",model_name="m",position="{at}"}} {n}'
+        for at, n in enumerate(drafted)
+    ]
+    lines.append(f'{name}_total{{engine="0",model_name="m"}} {sum(drafted)}')
+    (tmp_path / "page.txt").write_text("\n".join([page, *lines, ""]))
+    (figures,) = ingest(tmp_path / "page.txt")[1]
+    wanted = [whole.marginal[0], *[rate / 0.9 for rate in whole.marginal[1:] if rate is not None]]
+    assert figures.marginal == pytest.approx(wanted)
+    assert "rates are over the rounds that verified the depth" in "; ".join(figures.assumptions)
+
+
 def test_a_rule_of_verification_that_is_not_exact_is_said(tmp_path: Path) -> None:
     fields = json.loads((SAMPLES / "sglang-bench.jsonl").read_text().splitlines()[0])
     for threshold, said in ((1.0, False), (0.9, True)):
