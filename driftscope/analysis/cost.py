@@ -227,9 +227,10 @@ class Slowdown:
 def _slowdown(steps: _Steps) -> Slowdown | None:
     """Return the stretch whose steps are slower, by SLOWER at least; None if there is none that
     costs more time than the run effect, or if no kind of step is both in it and outside."""
-    kinds = np.stack([steps.replica, steps.k, steps.batch, steps.recorded])
-    kind, sizes = np.unique(kinds, axis=1, return_inverse=True, return_counts=True)[1:]
-    kind = kind.ravel()
+    kind = 2 * steps.replica + steps.recorded
+    for part in (steps.k, steps.batch):
+        kind = kind * (int(part.max(initial=0)) + 1) + part
+    _, kind, sizes = np.unique(kind, return_inverse=True, return_counts=True)
     usable = np.flatnonzero((steps.whole_s > 0) & (sizes[kind] >= MIN_STEPS))
     order = usable[np.argsort(steps.time_s[usable], kind="stable")]
     kind, whole_s, time_s = kind[order], steps.whole_s[order], steps.time_s[order]
@@ -269,9 +270,9 @@ def _beyond(
 ) -> NDArray[np.float64]:
     """Return the logarithm of each step's time over the median of the `usual` steps of its kind."""
     out = np.empty(len(seconds))
-    for at in np.unique(kind):
-        of_kind = kind == at
-        out[of_kind] = np.log(seconds[of_kind] / np.median(seconds[of_kind & usual]))
+    order = np.argsort(kind, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(kind[order])) + 1):
+        out[rows] = np.log(seconds[rows] / np.median(seconds[rows][usual[rows]]))
     return out
 
 
