@@ -24,7 +24,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -106,14 +106,33 @@ def _replaced(text: str, hidden: bytearray) -> str:
     return "".join([*out, text[at:]])
 
 
-def output_console(width: int, *, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal or as COLUMNS says, otherwise `width` columns."""
-    from rich.console import Console
+_TABLE = 80
+"""Columns for which tables are made."""
 
-    console = Console(stderr=stderr, highlight=False)
+
+def output_console(width: int, *, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal or as COLUMNS says, otherwise `width` columns.
+
+    It cuts no word of a table, such as a number: a terminal that is too narrow breaks the lines.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    class Uncut(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Any]:
+            options = options or self.options
+            if isinstance(renderable, Table):
+                natural = self.measure(renderable, options=options.update(max_width=_TABLE)).maximum
+                options = options.update(max_width=max(natural, options.max_width))
+            yield from super().render(renderable, options)
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*objects, **{"crop": False, **options})
+
+    console = Uncut(stderr=stderr, highlight=False)
     if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         return console
-    return Console(stderr=stderr, highlight=False, width=width)
+    return Uncut(stderr=stderr, highlight=False, width=width)
 
 
 def dumps(value: Any, **options: Any) -> str:

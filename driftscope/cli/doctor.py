@@ -93,13 +93,13 @@ def _server(model: str | None, options: Sequence[str]) -> tuple[str, Sequence[st
 
 def _print(checks: Sequence[ExaminedItem]) -> None:
     """Print the verdict and the checks to stdout, with a hint under each problem."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from driftscope.boundary.text import output_console
     from driftscope_probes.server.doctor import VERDICT
 
-    console = Console(highlight=False)
+    console = output_console(80)
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         mark, style = _MARKS[check.ok]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +28,7 @@ from driftscope.analysis.query.query_engine import QueryEngine
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.replays import ReplaySummary
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
-from driftscope.boundary.text import shown
+from driftscope.boundary.text import output_console, shown
 from driftscope.boundary.text import shown as printable
 from driftscope.cli.options import DUCKDB, is_inspection, maker_of, named_run_or_inspection
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
@@ -411,7 +410,7 @@ def compare_with_inspection(
     if as_json:
         typer.echo(to_json(comparison), nl=False)
         return
-    console = Console(highlight=False)
+    console = output_console(80)
     console.print(Text(f"{shown(comparison.verdict)}."))
     for note in comparison.notes:
         console.print(Text(f"Note: {shown(note)}."))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.boundary.text import shown
+from driftscope.boundary.text import output_console, shown
 
 if TYPE_CHECKING:
     from driftscope.ingest.base import Figures, Reader
@@ -103,11 +103,10 @@ MOST_PARTS = 100
 
 def _print_figures(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> None:
     """Print figures side by side to stdout, and below them what was assumed."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = output_console(80)
     table = Table(box=None, pad_edge=False)
     names = ("K", "rounds", "length", "95% interval", "accepted by depth", "TTFT ms", "TPOT ms")
     for name in ("file", *names):

@@ -349,23 +349,31 @@ def _loads(speeds: Sequence[SpeedAtLoad]) -> str:
 
 def _speed_words(at_load: SpeedAtLoad) -> str:
     speed = at_load.decisive
-    whole = "; with the wait for the first token, because many answers came in one piece"
     return (
         f"{speed.value:.2f}× as fast as without ({speed.interval.low:.2f}× to "
         f"{speed.interval.high:.2f}×; {milliseconds(speed.own)} per token, "
-        f"{milliseconds(speed.other)} without{whole if WHOLE in at_load.by_client else ''})"
+        f"{milliseconds(speed.other)} without)"
     )
 
 
 def _unsteady(speeds: Sequence[SpeedAtLoad]) -> list[str]:
-    """Return in words where a part of a replay took another time than the rest of it."""
-    return [
-        f"at {one.load} {count(one.decisive.odd, 'answer')} in a row took another time than those "
-        "before and after, as if something else used the machine for a while: the interval holds "
-        "the speed without them, too"
-        for one in speeds
-        if one.decisive.odd
-    ]
+    """Return in words at which loads times include the wait for the first token, and where a part
+    of a replay took another time than the rest of it."""
+    whole = [one for one in speeds if WHOLE in one.by_client]
+    odd = [one for one in speeds if one.decisive.odd]
+    words = []
+    if whole:
+        words.append(
+            f"at {_loads(whole)} times include the wait for the first token, because many answers "
+            "came in one piece"
+        )
+    if odd:
+        words.append(
+            f"at {_loads(odd)} {listed([f'{one.decisive.odd}' for one in odd])} answers in a row "
+            "took another time than those before and after, as if something else used the machine "
+            "for a while: the interval holds the speed without them, too"
+        )
+    return words
 
 
 def _disagreements(speeds: Sequence[SpeedAtLoad]) -> list[str]:

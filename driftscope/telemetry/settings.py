@@ -147,7 +147,7 @@ def _prometheus(environ: Mapping[str, str]) -> tuple[str, int] | None:
     host = host or environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "").strip() or LOOPBACK
     port = port or environ.get("OTEL_EXPORTER_PROMETHEUS_PORT", str(DEFAULT_PROMETHEUS_PORT))
     if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
-        raise TelemetryError(f"{PROMETHEUS}={value}: give a port, or HOST:PORT")
+        raise TelemetryError(f"--prometheus or {PROMETHEUS}, {value}: give a port, or HOST:PORT")
     return host, int(port)
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from driftscope.ablate.intervention import AS_SERVED
 from driftscope.ablate.result import PARTS, WRONG_TOKENS, Ablation, conclusion_of
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.boundary.text import shown
+from driftscope.boundary.text import output_console, shown
 from driftscope.inspect.checkpoints import Sizes
 from driftscope.inspect.checks.result import CheckLevel, CheckResult
 from driftscope.inspect.inspection import Inspection, Soundness
@@ -32,7 +32,7 @@ _INDENT = 9
 
 def print_inspection(inspection: Inspection) -> None:
     """Print an inspection to stdout."""
-    console = Console(highlight=False)
+    console = output_console(80)
     console.print(Text(_headline(inspection), "bold"))
     if inspection.conclusion:
         console.print(Text(shown(inspection.conclusion), _ANSWERS[inspection.answer]))
@@ -125,7 +125,7 @@ def _ends(interval: Interval | None, form: str, factor: float = 1.0) -> str:
 
 def print_ablation(result: Ablation) -> None:
     """Print an ablation to stdout."""
-    console = Console(highlight=False)
+    console = output_console(80)
     found, parts = conclusion_of(result), result.decomposition
     console.print(Text(shown(found.headline), "bold"))
     console.print(Text(f"What to do: {found.advice}"))

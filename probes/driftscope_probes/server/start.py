@@ -17,6 +17,7 @@ from driftscope.boundary.files import make_private_directory
 from driftscope.errors import ProbeError, TraceError, UsageError
 from driftscope.trace.control import ControlValueError, ProbeChange, share_of
 from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.runs import quoted
 from driftscope.trace.writer_files import check_writable
 from driftscope_probes.settings import (
     DISABLE,
@@ -102,8 +103,8 @@ def switch_on(recording: RecordingOptions) -> bool:
                 "writable directory"
             ) from error
     say(f"will record to {run} once its models are loaded")
-    say(f"while it serves, run: driftscope probe status {run}")
-    say(f"end it with Ctrl-C, then run: driftscope analyze {run}")
+    say(f"while it serves, run: driftscope probe status {quoted(run)}")
+    say(f"end it with Ctrl-C, then run: driftscope analyze {quoted(run)}")
     return True
 
 

@@ -139,7 +139,8 @@ def test_answers_in_one_piece_are_compared_with_the_wait_for_their_first_token(
         paths.append(_sent(tmp_path / ("spec" if drafts else "plain"), rows, drafts=drafts))
     found = _against(*paths)
     assert found.estimate == pytest.approx(0.4 / 0.28, abs=0.01)
-    assert "28.5 ms per token, 40.8 ms without; with the wait" in found.statement
+    assert "28.5 ms per token, 40.8 ms without)" in found.statement
+    assert "at 1 at once times include the wait for the first token" in found.statement
     # No server's clock says that the first token itself was not faster.
     assert found.answer is Answer.CANNOT_TELL
     assert "first token at 1 at once, which speculation does not shorten" in found.statement

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from support.command import run_command
 from support.hostile.texts import TEXTS
 from support.inspections import broken, inspection_document
 from support.simulate import Truth, simulate
@@ -64,6 +66,16 @@ def test_nothing_is_cut_at_80_columns(
     for word in ("worker0-14423", "recording", "budget 1 %", "2.44 %", "2.43 %", "1,025,728"):
         assert word in row
     assert "requests" not in head
+
+
+@pytest.mark.parametrize("command", ["watch A --once", "compare A B", "probe status A"])
+def test_no_number_of_a_table_is_cut_in_a_narrow_terminal(command: str) -> None:
+    runs = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
+    names = {"A": runs / "smollm2-eagle3", "B": runs / "smollm2-eagle3.1"}
+    words = [names.get(word, word) for word in command.split()]
+    wide, narrow = (run_command(*words, COLUMNS=columns).stdout for columns in ("80", "60"))
+    rows = [line for line in wide.splitlines() if re.search(r"\d\S*  +\S*\d\S*  +", line)]
+    assert rows and set(rows) <= set(narrow.splitlines())
 
 
 def test_a_selection_of_requests_has_its_column(
