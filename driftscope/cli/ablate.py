@@ -59,7 +59,7 @@ def ablate(
     from driftscope.boundary.text import shown
     from driftscope.cli.run_reports import steps
     from driftscope.cli.screens.inspection import print_ablation
-    from driftscope.cli.trial_run import EXTRA, TrialOptions, load_bench, opening_of
+    from driftscope.cli.trial_run import EXTRA, load_bench, opening_of
     from driftscope.distributions import needs
     from driftscope.errors import EXIT_INTERRUPTED, UsageError
     from driftscope.inspect.checkpoints import open_drafter, open_target
@@ -69,14 +69,13 @@ def ablate(
         raise UsageError(f"--output {output}: is a folder; name a file")
     files, opened = open_drafter(drafter, opening), open_target(target, opening)
     wanted = named_interventions(interventions)
-    trial = TrialOptions(prompts=prompts, k=k, most_prompts=most_prompts, opening=opening)
     with needs(EXTRA):
         from driftscope.ablate.run import run_ablation
 
         result = run_ablation(
             files,
             opened,
-            lambda: load_bench(opened, trial),
+            lambda: load_bench(opened, prompts, most_prompts),
             k=k,
             wanted=wanted,
             positions=positions,

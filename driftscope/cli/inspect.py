@@ -76,7 +76,7 @@ def inspect(
 
     from driftscope.boundary.text import shown
     from driftscope.cli.screens.inspection import print_inspection
-    from driftscope.cli.trial_run import TrialOptions, opening_of, with_trial
+    from driftscope.cli.trial_run import opening_of, with_trial
     from driftscope.errors import UsageError
     from driftscope.inspect.engine_loading import EngineProcess, installed_engine
     from driftscope.inspect.inspection import inspect_files, to_json
@@ -84,20 +84,22 @@ def inspect(
     if (write_config or expected_length) and not (target and run):
         option = "--write-config" if write_config else "--expected-length"
         raise UsageError(f"{option} needs --target, and not --files-only")
-    options = TrialOptions(
-        prompts=prompts,
-        k=k,
-        most_prompts=limit,
-        expected_length=expected_length,
-        config_file=write_config,
-        opening=opening_of(allow_pickle=allow_pickle, download=download),
-    )
+    opening = opening_of(allow_pickle=allow_pickle, download=download)
     engine = installed_engine() if run else None
     asked = EngineProcess(engine) if engine else nullcontext()
     with Console(stderr=True).status("Checking the files"), asked as process:
-        result = inspect_files(drafter, target, options.opening, process)
+        result = inspect_files(drafter, target, opening, process)
     if target and run and result.known:
-        result = with_trial(result, target, options)
+        result = with_trial(
+            result,
+            target,
+            prompts,
+            limit,
+            k=k,
+            expected_length=expected_length,
+            config_file=write_config,
+            opening=opening,
+        )
     code = result.code(strict=strict)
     if as_json:
         typer.echo(to_json(result, code), nl=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +13,12 @@ from driftscope.boundary.text import shown
 from driftscope.cli.run_reports import steps
 from driftscope.distributions import MissingExtraError, needs
 from driftscope.errors import CheckpointError, NoDataError, UsageError
-from driftscope.inspect.checkpoints import TargetFiles, open_drafter, open_target
+from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles, open_drafter, open_target
 from driftscope.inspect.checks.result import CheckResult, warning
 from driftscope.inspect.drafter_classes import Family
-from driftscope.inspect.files import CAREFUL, Opening
+from driftscope.inspect.files import Opening
 from driftscope.inspect.inspection import NOT_RUN, Inspection
-from driftscope.inspect.trial.result import STOPPED, T, Trial, TrialAcceptance, TrialListener, Tried
+from driftscope.inspect.trial.result import STOPPED, T, TrialAcceptance, TrialListener, Tried
 
 if TYPE_CHECKING:  # imports torch
     from driftscope.inspect.trial.target import Teacher
@@ -29,20 +28,6 @@ EXTRA = "inspect"
 _WEIGHTS = ".safetensors", ".bin"
 """Ends of the names of files with weights."""
 _RUNNABLE = "a target that transformers loads, and a drafter that the reference code runs"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOptions:
-    """Options that concern a run of the models."""
-
-    prompts: str
-    k: int
-    most_prompts: int
-    expected_length: float | None = None
-    """Acceptance length to compare with; None if none is known."""
-    config_file: Path | None = None
-    """Place of the repaired config; None if none is to be written."""
-    opening: Opening = CAREFUL
 
 
 class TrialProgress(TrialListener):
@@ -70,15 +55,16 @@ def opening_of(*, allow_pickle: bool, download: bool) -> Opening:
     return Opening(read_pickle=cache(read_pickle), download=download)
 
 
-def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
-    """Load the target, and let it encode the first prompts; a line on stderr says what is loaded.
+def load_bench(target: TargetFiles, prompts: str, most: int) -> Bench:
+    """Load the target, and let it encode the first `most` of a set or file of prompts; a line on
+    stderr says what is loaded.
 
     Raises DriftscopeError for prompts that cannot be read, or a target that cannot be loaded.
     """
     from driftscope.inspect.trial.trial import Bench
     from driftscope.workloads.suites.prompts import prompts_of
 
-    chosen = prompts_of(options.prompts)[: options.most_prompts]
+    chosen = prompts_of(prompts)[:most]
 
     def encoded(teacher: Teacher) -> dict[str, list[int]]:
         return {prompt.key: teacher.encode(prompt.messages, prompt.text) for prompt in chosen}
@@ -95,19 +81,44 @@ def loading_line(folder: Path) -> str:
     return f"loading the target: {words} in {shown(str(folder))}"
 
 
-def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> Inspection:
-    """Run the drafter on prompts, write the repaired config if it is asked for, and return the
-    inspection with the results; with a note on the reason if it cannot be run or Ctrl-C comes too
-    early.
+def with_trial(
+    inspection: Inspection,
+    target: str,
+    prompts: str,
+    most: int,
+    *,
+    k: int,
+    expected_length: float | None,
+    config_file: Path | None,
+    opening: Opening,
+) -> Inspection:
+    """Run the drafter on at most so many prompts, write the repaired config if a file is given, and
+    return the inspection with the results; with a note on the reason if it cannot be run or Ctrl-C
+    comes too early.
 
     Raises DriftscopeError for prompts that cannot be read, and if a config is to be written and no
     repair changes it.
     """
     try:
         with needs(EXTRA):
-            trial = _run(inspection.drafter, target, options)
+            from driftscope.inspect.trial.trial import run_trial
+
+            opened, files = open_target(target, opening), open_drafter(inspection.drafter, opening)
+            if config_file and files.format.family is Family.MTP:
+                raise UsageError(
+                    "--write-config does not write a target, and MTP heads are part of one; leave "
+                    "it out"
+                )
+            trial = run_trial(
+                files,
+                opened.layers,
+                lambda: load_bench(opened, prompts, most),
+                k,
+                listener=TrialProgress(),
+                expected_length=expected_length,
+            )
     except (CheckpointError, NoDataError, MissingExtraError) as error:
-        if options.config_file:
+        if config_file:
             raise
         return inspection.with_results([_not_run(str(error), _RUNNABLE)])
     except KeyboardInterrupt:
@@ -115,10 +126,10 @@ def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> In
         return inspection.with_results([note], stopped=True)
     from driftscope.inspect.trial.verdict import best_repair, verdict
 
-    if options.config_file and trial.stopped:
+    if config_file and trial.stopped:
         typer.echo("no config is written: Ctrl-C stopped the trial", err=True)
-    elif options.config_file:
-        _write(inspection.drafter, best_repair(trial), options.config_file, options.opening)
+    elif config_file:
+        _write(files, best_repair(trial), config_file)
     found = tuple(verdict(trial, inspection.results))
     return inspection.with_results(found, trial, stopped=trial.stopped)
 
@@ -134,30 +145,11 @@ def _not_run(reason: str, expected: str) -> CheckResult:
     )
 
 
-def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
-    from driftscope.inspect.trial.trial import run_trial
-
-    opened, files = open_target(target, options.opening), open_drafter(drafter, options.opening)
-    if options.config_file and files.format.family is Family.MTP:
-        raise UsageError(
-            "--write-config does not write a target, and MTP heads are part of one; leave it out"
-        )
-    bench = lambda: load_bench(opened, options)  # noqa: E731
-    return run_trial(
-        files,
-        opened.layers,
-        bench,
-        options.k,
-        listener=TrialProgress(),
-        expected_length=options.expected_length,
-    )
-
-
-def _write(drafter: str, best: Tried | None, path: Path, opening: Opening) -> None:
+def _write(files: DrafterFiles, best: Tried | None, path: Path) -> None:
     from driftscope.inspect.trial.repairs import write_config
 
     if best is None:
-        raise NoDataError(f"{drafter}: no repair helps, so there is nothing to write")
+        raise NoDataError(f"{files.folder}: no repair helps, so there is nothing to write")
     if best.change.weights:
         raise UsageError(f"the repair ({best.change.change}) changes weights, not the config alone")
-    write_config(open_drafter(drafter, opening), best.change, path)
+    write_config(files, best.change, path)

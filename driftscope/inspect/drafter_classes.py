@@ -210,6 +210,15 @@ CLASSES = (
 )
 """The table. A class of vLLM that is in no row is unknown without an engine."""
 _BY_ARCHITECTURE = {name: row for row in CLASSES for name in row.architectures}
+SMALL_LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    **dict.fromkeys(("hidden_size", "vocab_size", "intermediate_size", "head_dim"), 64),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1),
+    "max_position_embeddings": 64,
+    "torch_dtype": "bfloat16",
+}
+"""Config of a target that stands in for one that is not given."""
 DRAFTS = re.compile("Eagle|MTP|NextN|DFlash|DSpark|LiLiCorr|Medusa|Assistant|Draft")
 """Parts of the names of classes that draft, in vLLM and in SGLang."""
 PARALLEL = re.compile("DFlash|DSpark|LiLiCorr")

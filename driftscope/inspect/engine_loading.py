@@ -25,7 +25,7 @@ from driftscope.boundary.text import dumps
 from driftscope.inspect.checkpoints import DrafterFiles, heads_wanted
 from driftscope.inspect.checks.result import CheckResult, Inspected, error
 from driftscope.inspect.checks.tensors import some
-from driftscope.inspect.drafter_classes import IN_THE_TARGET, Family, method_of
+from driftscope.inspect.drafter_classes import IN_THE_TARGET, SMALL_LLAMA, Family, method_of
 from driftscope.inspect.files import CAREFUL, Opening, find_tensors
 
 MOST_SECONDS = 180.0
@@ -88,8 +88,6 @@ class EngineAnswer:
 
     engine: str
     """Name and version."""
-    architecture: str | None
-    """Name that it looked up; None if it did not come so far."""
     results: tuple[CheckResult, ...]
     """Tensors that it refuses, and parameters that it leaves without weights."""
     parameters: Mapping[str, tuple[int, ...]]
@@ -140,9 +138,7 @@ class EngineProcess:
         if answer is None:
             name = self._engine.name
             reason = f"{name} stopped, or gave no answer within {self._most_seconds:g} s"
-            return EngineAnswer(
-                engine=self._name, architecture=None, results=(), parameters={}, unknown=reason
-            )
+            return EngineAnswer(engine=self._name, results=(), parameters={}, unknown=reason)
         return _answer(answer, self._name, target_given=given)
 
     def _start(self) -> None:
@@ -248,15 +244,10 @@ def _drafted(drafter: DrafterFiles) -> int:
 def _standin(drafter: DrafterFiles, scratch: Path) -> Path:
     """Write the config of a target of the drafter's sizes, for a drafter without one."""
     fields = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        **SMALL_LLAMA,
         "hidden_size": drafter.target_hidden_size,
         "vocab_size": drafter.vocab_size,
         "num_hidden_layers": _STANDIN_LAYERS,
-        "num_attention_heads": 1,
-        "num_key_value_heads": 1,
-        "head_dim": _STANDIN_LAYERS,
-        "intermediate_size": drafter.target_hidden_size,
         "max_position_embeddings": drafter.size("max_position_embeddings", 2048),
     }
     (scratch / "config.json").write_text(dumps(fields))
@@ -306,7 +297,6 @@ def _answer(answer: Mapping[str, Any], engine: str, *, target_given: bool) -> En
         )
     return EngineAnswer(
         engine=engine,
-        architecture=answer.get("architecture"),
         results=tuple(results),
         parameters={name: tuple(shape) for name, shape in answer.get("parameters", {}).items()},
         unknown=unknown,

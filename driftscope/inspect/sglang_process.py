@@ -16,23 +16,11 @@ import torch
 from torch import nn
 
 from driftscope.boundary.text import dumps
-from driftscope.inspect.drafter_classes import DRAFTS
+from driftscope.inspect.drafter_classes import DRAFTS, SMALL_LLAMA
 from driftscope.inspect.engine_process import Absent, EngineModels, run
 
 _ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "EAGLE"}
 """Method -> SGLang's name of the algorithm; others are spelled in capitals."""
-_STANDIN = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "vocab_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "torch_dtype": "bfloat16",
-}
 _KERNELS = "sgl_kernel"
 
 
@@ -105,7 +93,7 @@ class SglangModels(EngineModels):
         from sglang.srt.server_args import ServerArgs
 
         folder = Path(tempfile.mkdtemp())
-        (folder / "config.json").write_text(dumps(_STANDIN))
+        (folder / "config.json").write_text(dumps(SMALL_LLAMA))
         arguments = ServerArgs(
             model_path=str(folder),
             device="cuda" if torch.cuda.is_available() else "cpu",

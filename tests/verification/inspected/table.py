@@ -27,7 +27,7 @@ from support.checkpoints import TARGET, changed
 from support.engine_process.job import Job, run_job
 from support.inspected_prompts import ENDED, inspected_by_command, served_length
 
-from driftscope.cli.trial_run import TrialOptions, load_bench
+from driftscope.cli.trial_run import load_bench
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import CheckLevel
@@ -79,9 +79,7 @@ class Row:
 @functools.cache
 def loaded(target: Path, prompts: int) -> Bench:
     """Return a target with its answers to prompts of the trio."""
-    return load_bench(
-        open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=prompts)
-    )
+    return load_bench(open_target(str(target)), "trio", prompts)
 
 
 def inspected(path: Path, plant: Plant, bench: Bench, target: Path = TARGET, k: int = K) -> Row:

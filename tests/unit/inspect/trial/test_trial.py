@@ -36,7 +36,7 @@ from support.reference_engine import generate
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
-from driftscope.cli.trial_run import TrialOptions, load_bench
+from driftscope.cli.trial_run import load_bench
 from driftscope.errors import CheckpointError, UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.trial.drafting import Drafted, Variant, as_served, draft
@@ -203,9 +203,7 @@ def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path
     (drafter / "chat_template.jinja").write_text(settings["chat_template"])
     settings["chat_template"] = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
     (target / SETTINGS).write_text(json.dumps(settings))
-    bench = load_bench(
-        open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=PROMPTS)
-    )
+    bench = load_bench(open_target(str(target)), "trio", PROMPTS)
     trial = _rendered_trial(drafter, bench)
     assert "accepts_more_with.drafters_template" in [
         result.id for result in rendering_results(trial)
