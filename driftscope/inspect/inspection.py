@@ -64,6 +64,7 @@ CHECKS: Mapping[Check, tuple[str, ...]] = {
     weights.check_width: (*LAYERED, Family.HEADS),
     weights.check_embedding: LAYERED,
     weights.check_head: EAGLE3,
+    weights.check_repeated: EAGLE,
     tensors.check_heads: (Family.MTP,),
     tensors.check_quantization: (Family.MTP,),
     weights.check_values: EVERY,

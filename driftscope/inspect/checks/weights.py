@@ -67,6 +67,20 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
     names = sorted(IN_TORCH[kind] for kind in types)
     if drafter.quantized:
         return
+    whole = [
+        name
+        for name, tensor in drafter.tensors.items()
+        if name.endswith(".weight") and not tensor.is_float and tensor.dtype not in _EIGHT_BITS
+    ]
+    if whole:
+        yield error(
+            id="whole_numbers",
+            title="weights have a type of whole numbers, and the config names no quantisation",
+            expected="BF16, F16 or F32",
+            rule=f"{VLLM_LOADER}: copies them by value into weights of the served type",
+            found=f"{drafter.tensors[whole[0]].dtype} in {some(whole)}",
+            change="export the weights again, or add the quantization_config that belongs to them",
+        )
     if len(types) > 1:
         yield note(
             id="mixed_types",
@@ -161,6 +175,34 @@ _EIGHT_BITS = ("F8_E4M3", "F8_E5M2", "I8")
 _SCALES = ("scale", "SCB")
 """Parts of the names of a matrix's scales, which stand beside its `weight`; SCB is
 bitsandbytes'."""
+_BEGINNING = 4096
+"""Numbers of a tensor by which another one is found that may be equal to it."""
+
+
+def check_repeated(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield weights that hold the same numbers: one of them was lost to a copy of the other."""
+    seen, repeated = dict[tuple[object, bytes], StoredTensor](), list[str]()
+    for name, tensor in inspected.drafter.tensors.items():
+        if not tensor.is_float or name in (EMBEDDING, HEAD) or name.endswith(".bias"):
+            continue
+        numbers = tensor.flat()
+        if not numbers.size or bool((numbers == numbers[0]).all()):  # norms that are all 1
+            continue
+        other = seen.setdefault((tensor.shape, numbers[:_BEGINNING].tobytes()), tensor)
+        if other is not tensor and np.array_equal(other.flat(), numbers):
+            repeated.append(f"{other.name} and {tensor.name}")
+    if repeated:
+        yield warning(
+            id="weights_repeated",
+            title="weights that are trained apart hold the same numbers",
+            expected="different numbers",
+            rule="training moves each of them otherwise",
+            found=some(repeated),
+            change="export the weights again: a converter wrote one in the other's place",
+            certainty=Certainty.LIKELY,
+        )
+
+
 UNLIKE_BELOW = 0.5
 """Mean cosine of a token's row in both embeddings below which they count as unrelated. Rows of
 independent embeddings have a cosine near 0; fine-tuned ones stay near 1."""

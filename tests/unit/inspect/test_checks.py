@@ -223,6 +223,10 @@ PLANTED_IN_WEIGHTS = {
     "dead_rows": each(_rows(0, 40), "lm_head"),
     "dead_rows that are columns": each(lambda one: torch.cat([one[:, :9] * 0, one[:, 9:]], 1), UP),
     "head_shared": without("lm_head."),
+    "whole_numbers": lambda state: state.update({f"{UP}.weight": state[f"{UP}.weight"].int()}),
+    "weights_repeated": lambda state: state.update(
+        {"fc_norm.1.weight": state["fc_norm.0.weight"].clone()}
+    ),
     "scale_lost": each(_rows(448, 1), UP),
     "scale_lost of 8 bits": lambda state: state.update(_in_8_bits(state)),
     "head_is_targets": _targets_head,
@@ -298,6 +302,13 @@ LOOK_ALIKES: dict[str, tuple[str, Callable[[State], object]]] = {
         "head_of_other_tokens",
         each(lambda one: torch.randn(one.shape, generator=NOISE), "lm_head"),
     ),
+    "a head that is the embedding": (
+        "weights_repeated",
+        lambda state: state.update(
+            {f"{name}.weight": EMBEDDING.clone() for name in ("lm_head", "embed_tokens")}
+        ),
+    ),
+    "norms of ones": ("weights_repeated", of_dims(1, torch.ones_like)),
     "a bias of zeros": ("dead_rows", added(f"{ATTENTION}.q_proj.bias", torch.zeros(H))),
     "norms that are not trained at all": ("norms_of_ones", of_dims(1, torch.ones_like)),
     "norms trained from ones": ("norms_of_ones", of_dims(1, lambda one: _noisy(one * 0 + 1))),

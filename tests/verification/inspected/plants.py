@@ -386,6 +386,29 @@ FURTHER = (
     Plant("value heads in another order", _ORDER, weights=each(heads(_ROLLED), V)),
     Plant("key heads in another order", _ORDER, weights=each(heads((1, 0, 3, 2)), K)),
     Plant("only keys interleaved", weights=each(interleaved, K)),
+    Plant("keys and values exchanged", ("repaired_by.k_and_v",), weights=exchanged(K, V)),
+    Plant(
+        "a quarter of the head one off",
+        ("head_of_other_tokens",),
+        weights=each(lambda t: torch.cat([t[:256], t[256:512].roll(1, 0), t[512:]]), "lm_head"),
+    ),
+    Plant(
+        "bits of bfloat16 as float16",
+        ("odd_numbers",),
+        weights=each(lambda t: t.bfloat16().view(torch.int16).view(torch.float16), DOWN),
+    ),
+    Plant(
+        "final norm stored as w - 1",
+        ("repaired_by.norms_plus_one",),
+        weights=each(lambda t: t - 1, "norm"),
+    ),
+    Plant(
+        "one norm of fc_norm for all",
+        ("weights_repeated",),
+        weights=lambda state: state.update(
+            {f"fc_norm.{n}.weight": state["fc_norm.0.weight"].clone() for n in (1, 2)}
+        ),
+    ),
     Plant("half of the queries twice", weights=each(lambda t: t[:128].repeat(2, 1), Q)),
     Plant("down_proj times 16", weights=each(lambda t: t * 16, DOWN)),
     Plant("q_proj times 8", weights=each(lambda t: t * 8, Q)),
