@@ -42,7 +42,7 @@ def findings(
         for entry in chosen:
             line = f"{entry.id:{longest}}  {entry.title}"
             console.print(line, no_wrap=True, overflow="ellipsis", markup=False)
-        typer.echo("\ndriftscope findings ID explains one.")
+        typer.echo("driftscope findings ID explains one.", err=True)
 
 
 def _document(entry: Entry[Any]) -> dict[str, object]:
