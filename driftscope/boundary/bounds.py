@@ -45,6 +45,9 @@ whole."""
 MAX_METRIC_SAMPLES = 32_768
 """driftscope's own samples on a page of metrics: about 26 per depth. An engine at K = 8 has fewer
 than 500."""
+MAX_METRIC_LABELS = 64
+"""Different labels of an engine's samples on a page: engines and collectors of theirs give about
+10."""
 MAX_METRIC_LINE_CHARS = 8192
 """Characters of one line of a page of metrics."""
 MAX_ANSWER_BYTES = 64 << 20

@@ -121,10 +121,11 @@ def parse_json(content: str | bytes) -> Any:
     """Return the value of a JSON text, with every string encodable as UTF-8.
 
     A lone surrogate (JSON allows `"\\ud800"`) becomes U+FFFD. NaN and Infinity, which are not JSON
-    although Python writes them, become null. Raises ValueError for text that is not JSON and for
-    nesting deeper than MAX_JSON_DEPTH.
+    although Python writes them, become null. A whole number beyond every float is infinite, as
+    1e999 is. Raises ValueError for text that is not JSON and for nesting deeper than
+    MAX_JSON_DEPTH.
     """
-    return _loaded(content, parse_constant=lambda _: None)
+    return _loaded(content, parse_int=_whole, parse_constant=lambda _: None)
 
 
 def parse_bounded_json(content: bytes) -> Any:
@@ -146,6 +147,10 @@ def _loaded(content: str | bytes, **hooks: Any) -> Any:
     except RecursionError:
         raise ValueError(f"is nested deeper than {MAX_JSON_DEPTH} levels") from None
     return _encodable(value, MAX_JSON_DEPTH)
+
+
+def _whole(text: str) -> int | float:
+    return math.inf if math.isinf(float(text)) else int(text)
 
 
 def _bounded(kind: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -166,8 +166,9 @@ class PeerAnswer:
     content: bytes
 
     def text(self) -> str:
-        """Return the body as text; bytes that are not UTF-8 are replaced."""
-        return self.content.decode("utf-8", "replace")
+        """Return the body as text, without a mark of its encoding; bytes that are not UTF-8 are
+        replaced."""
+        return self.content.decode("utf-8-sig", "replace")
 
 
 def ask(

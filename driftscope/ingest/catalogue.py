@@ -47,6 +47,12 @@ def ingest(path: Path, name: str | None = None) -> tuple[Reader, tuple[Figures, 
         found = tuple(completed(figures) for figures in reader.read(file))
     except BadFigureError as error:
         raise UsageError(f"{path}: cannot be read as {reader.name}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # The border: a file can hold anything anywhere.
+        raise UsageError(
+            f"{path}: is not what {reader.title} writes ({type(error).__name__}: {error}); report "
+            "it with the file if the tool wrote it"
+        ) from error
     if all(figures.is_empty and figures.accepted is None for figures in found):
         raise UsageError(f"{path}: {reader.title}: holds no figure of acceptance or time")
     if where:

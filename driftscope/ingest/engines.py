@@ -146,7 +146,7 @@ def trtllm_iterations(file: ResultFile) -> Iterator[Figures]:
     by_rank: dict[Any, list[Mapping[str, Any]]] = {}
     for row in file.objects:
         if found := inner(row, _STATS):
-            by_rank.setdefault(row.get("attentionDpRank") or 0, []).append(found)
+            by_rank.setdefault(count(row, "attentionDpRank") or 0, []).append(found)
     ranks = list(by_rank.items())
     copies = all(stats == ranks[0][1] for _, stats in ranks)
     for rank, stats in ranks[: 1 if copies else None]:

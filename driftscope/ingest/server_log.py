@@ -308,7 +308,8 @@ KINDS: tuple[_Kind, ...] = (
             tokens=rf"'completion_tokens':{_N}",
             accepted=rf"'(?:spec_num_correct_drafts|spec_accept_token_num)':{_N}",
             verified=rf"'(?:spec_num_proposed_drafts|spec_draft_token_num)':{_N}",
-            histogram=r"'spec_(?:correct_drafts|accept)_histogram': \[([0-9, ]{1,2000})\]",
+            histogram=r"'spec_(?:correct_drafts|accept)_histogram': "
+            r"\[((?:[0-9]{1,18}, ){0,1024}[0-9]{1,18})\]",
         ),
         read=_finished,
         note="figures are those of finished requests, without the prefill's token",

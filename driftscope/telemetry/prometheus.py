@@ -25,6 +25,7 @@ from driftscope.boundary.bounds import (
     MAX_COUNT,
     MAX_K,
     MAX_LABEL_CHARS,
+    MAX_METRIC_LABELS,
     MAX_METRIC_LINE_CHARS,
     MAX_METRIC_SAMPLES,
 )
@@ -544,16 +545,15 @@ def _without_repeated_ranks(
     # A counter of the whole server lacks the labels of its replicas.
     replicas = [dict(one) for one in max(by_name.values(), key=len, default=())]
     order = [*_REPLICAS, *sorted({k for one in replicas for k in one} - {*_REPLICAS})]
+    if len(order) > MAX_METRIC_LABELS:
+        raise BadPageError(f"more than {MAX_METRIC_LABELS} labels")
     chosen: tuple[str, ...] = ()
+    apart: list[tuple[str | None, ...]] = [()] * len(replicas)
     for label in order:
-        more = (*chosen, label)
-        if _number_apart(replicas, more) > _number_apart(replicas, chosen):
-            chosen = more
+        more = [(*values, one.get(label)) for values, one in zip(apart, replicas, strict=True)]
+        if len(set(more)) > len(set(apart)):
+            chosen, apart = (*chosen, label), more
     return samples, chosen
-
-
-def _number_apart(replicas: Sequence[Mapping[str, str]], labels: Sequence[str]) -> int:
-    return len({tuple(one.get(label) for label in labels) for one in replicas})
 
 
 def _rank(sample: Sample) -> tuple[int, ...]:

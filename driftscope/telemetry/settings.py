@@ -146,7 +146,7 @@ def _prometheus(environ: Mapping[str, str]) -> tuple[str, int] | None:
     host = host.removeprefix("[").removesuffix("]")  # brackets of an IPv6 address
     host = host or environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "").strip() or LOOPBACK
     port = port or environ.get("OTEL_EXPORTER_PROMETHEUS_PORT", str(DEFAULT_PROMETHEUS_PORT))
-    if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
+    if not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 1 << 16):
         raise TelemetryError(f"--prometheus or {PROMETHEUS}, {value}: give a port, or HOST:PORT")
     return host, int(port)
 
@@ -159,9 +159,13 @@ def _labels(environ: Mapping[str, str]) -> tuple[str, ...]:
     return labels
 
 
+_MOST_DIGITS = 9
+"""Digits of a number of milliseconds, which is then below twelve days."""
+
+
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     value = environ.get(name, "").strip() or str(default)
-    if not value.isdecimal() or int(value) < 1:
+    if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
         raise TelemetryError(f"{name}={value}: give a whole number, 1 or more")
     return int(value)
 

@@ -250,7 +250,7 @@ class FollowedEndpoint:
         texts = [_text(url) for url in self._urls]
         one = len(texts) == 1
         if one and not self._own and (points := _read(self._urls[0], lambda: points_on(texts[0]))):
-            return points
+            return _read(self._urls[0], lambda: _possible(points))
         known = [ENGINES[name] for name in self._engines]
         samples = list[Sample]()
         for url, text in zip(self._urls, texts, strict=True):
@@ -262,8 +262,8 @@ class FollowedEndpoint:
                 {} if one else {"instance": urlsplit(url).netloc.rpartition("@")[2]},
             )
             samples += [replace(sample, labels={**sample.labels, **where}) for sample in found[1]]
-        self.page = _read(self._urls[0], lambda: page_of_samples(known[0], samples))
-        return self.page.points
+        page = self.page = _read(self._urls[0], lambda: page_of_samples(known[0], samples))
+        return _read(self._urls[0], lambda: _possible(page.points))
 
     def _unknown(self, url: str) -> Unknown:
         others = "" if self._own else "driftscope's, or those of "
@@ -275,6 +275,15 @@ class FollowedEndpoint:
             adding="give the metrics page of a server that speculates, the port of "
             "`driftscope serve --prometheus PORT`, or the run directory",
         )
+
+
+def _possible(points: dict[Key, Point]) -> dict[Key, Point]:
+    """Return the figures of a page; raises BadPageError for more tokens than can be accepted."""
+    figures = _Figures(points)
+    accepted, verified = figures.total(i.ACCEPTED), figures.total(i.VERIFIED)
+    if figures.has(i.VERIFIED) and accepted > verified:
+        raise BadPageError(f"{accepted:,.0f} tokens accepted of {verified:,.0f} that were verified")
+    return points
 
 
 def _text(url: str) -> str:

@@ -227,6 +227,20 @@ class Manifest:
         return dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Workload:
+    """The entries of `Manifest.workload` whose kind matters to a reader."""
+
+    baseline: Text = ""
+    conditions: Notes = ()
+    contender: Text = ""
+    start: Text | float | None = None
+    speculation: Mapping[str, Any] | bool | None = None
+    drafter_bytes: Count | None = None
+    server: Mapping[str, Any] | None = None
+    ingested: Mapping[str, Any] | None = None
+
+
 def client_manifest(
     run_id: str,
     facts: Mapping[str, Any],
@@ -288,6 +302,7 @@ def read_manifest(run: Path) -> Manifest:
     check_version(str(version), path)
     try:
         manifest = validated(Manifest, raw)
+        validated(_Workload, manifest.workload)
         if fault := edge_faults(manifest.distance_edges, manifest.distance_every):
             raise ValueError(fault)
         return manifest

@@ -46,6 +46,7 @@ from driftscope.trace.segments import (
     SEALED,
     VERSION_KEY,
     damaged_files,
+    miscounted,
     open_parquet,
     read_stream,
     restore,
@@ -204,6 +205,7 @@ def read_trace(run: str | Path) -> Trace:
         name: read_record(run, name, manifest, problems, left_out=damaged) for name in RECORDS
     }
     problems += losses_of(statuses, manifest.lost)
+    problems += miscounted(run, statuses, damaged)
     problems += [f"{fault.source} recorded nothing: {fault.reason}" for fault in read_faults(run)]
     return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 

@@ -29,7 +29,8 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ from driftscope.boundary.files import (
     write_all,
 )
 from driftscope.boundary.text import dumps
+from driftscope.trace.records import RECORDS
 from driftscope.trace.schema import lengths_of, lists_of, numbers_of, validity_of, with_validity
 from driftscope.trace.status import Status
 from driftscope.vocabulary import GENERATED_MASS, MASSES
@@ -240,6 +242,8 @@ def read_stream(path: Path) -> StreamContent:
             last_is_gap = message is None
             if message is None:
                 gaps.append(rows)
+            elif message.type == "schema" and schema is not None:
+                raise ValueError("it has a second header: it was put together of several files")
             elif message.type == "schema":
                 schema = pa.ipc.read_schema(message)
             elif schema is not None:
@@ -619,12 +623,52 @@ def _unfit(path: Path, words: str) -> UnfitFileError:
 
 
 def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
-    """Return the sealed files whose bytes have changed since, each with a sentence. Raises OSError
-    for a file that cannot be read."""
+    """Return the sealed files whose bytes have changed since, and copies of other files, each with
+    a sentence. Raises OSError for a file that cannot be read."""
     noted = {name: digest for status in statuses for name, digest in status.digests.items()}
     files = {run / name: digest for name, digest in noted.items() if name == Path(name).name}
-    return {
+    damaged = {
         path: f"{path.name} is damaged: the file is left out"
         for path, digest in sorted(files.items())
         if path.is_file() and digest_of(path) != digest
     }
+    alike: dict[tuple[str, str, int], list[Path]] = {}
+    for record in RECORDS:
+        for path in segments(run, record):
+            if path.is_file() and path not in damaged:
+                role = source_of(path, record).rpartition("-")[0]
+                alike.setdefault((record, role, path.stat().st_size), []).append(path)
+    for paths in alike.values():
+        originals: dict[str, Path] = {}
+        # A file that a status notes is no copy.
+        for path in sorted(paths, key=lambda path: path not in files) if len(paths) > 1 else ():
+            if (original := originals.setdefault(digest_of(path), path)) != path:
+                damaged[path] = f"{path.name} is a copy of {original.name}: the file is left out"
+    return damaged
+
+
+def miscounted(run: Path, statuses: Iterable[Status], left_out: Container[Path]) -> Iterator[str]:
+    """Yield in words where sealed files hold other rows than the status of their source counts.
+    Raises what `open_parquet` raises."""
+    held, unknown = Counter[tuple[str, str]](), set[tuple[str, str]]()
+    for record in RECORDS:
+        for path in segments(run, record):
+            key = source_of(path, record), record
+            if path.suffix == SEALED and path not in left_out:
+                with open_parquet(path) as file:
+                    held[key] += file.metadata.num_rows
+            else:
+                unknown.add(key)
+    sources = {status.source: status for status in statuses}
+    for (source, record), rows in sorted(held.items()):
+        if sources and source not in sources:
+            yield f"{rows} {record} rows are of {source}, which has no status: of another run?"
+    for source, status in sources.items():
+        for record, rows in status.rows.items():
+            key = source, record
+            wrong = held[key] != rows if status.closed else held[key] < rows
+            if record in RECORDS and key not in unknown and wrong:
+                yield (
+                    f"{source} wrote {rows} {record} rows, and its files hold {held[key]}: files "
+                    "were removed, or are another run's"
+                )

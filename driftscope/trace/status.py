@@ -20,9 +20,12 @@ from annotated_types import MaxLen
 
 from driftscope.boundary.bounds import (
     MAX_STATUSES,
+    Count,
     Counts,
     Digests,
+    Notes,
     Ratio,
+    SamplingInterval,
     Seconds,
     Share,
     Text,
@@ -124,6 +127,16 @@ class Status:
         return dumps(values, sort_keys=True) + "\n"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Control:
+    """The entries of `Status.control` that are read."""
+
+    revision: Count = 0
+    every: SamplingInterval | None = None
+    budget: Share | None = None
+    labels: Notes = ()
+
+
 def status_path(run: Path, source: str) -> Path:
     """Return the path of the status of `source`."""
     return run / f"status-{source}.json"
@@ -153,10 +166,12 @@ _AGAIN_S = 0.02
 def _read(path: Path) -> Status:
     try:
         try:
-            return validated(Status, read_json(path))
+            status = validated(Status, read_json(path))
         except ValueError:  # perhaps incomplete: on a full disk it is overwritten in place
             time.sleep(_AGAIN_S)
-            return validated(Status, read_json(path))
+            status = validated(Status, read_json(path))
+        validated(_Control, status.control)
+        return status
     except (ValueError, OSError) as error:
         raise DamagedTraceError(
             f"{path}: not a readable status file ({first_line(error)})"

@@ -172,10 +172,10 @@ class StatusRecord:
 
     def count_error(self, hook: str, error: BaseException) -> None:
         """Count an exception that a hook swallowed."""
-        if self._first_error is None:
-            self._first_error = f"{hook}: {self._description(error)}"
         self._errors[hook] += 1
         self.urgent = True
+        if self._first_error is None:
+            self._first_error = f"{hook}: {self._description(error)}"
 
     def count_dropped(self, cause: str, rows: int) -> None:
         """Count lost rows; the first loss of each cause is logged."""
@@ -241,7 +241,9 @@ class StatusRecord:
     def _description(self, error: BaseException) -> str:
         """Return an error's words; without identifiers only its class: words may quote an id."""
         name = type(error).__name__
-        return f"{name}: {error}"[:ERROR_CHARS] if self._keeps_ids else name
+        with contextlib.suppress(Exception):  # an engine's own error may fail to say what it is
+            return f"{name}: {error}"[:ERROR_CHARS] if self._keeps_ids else name
+        return name
 
 
 NAME = "driftscope-writer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from driftscope.trace.status import TARGET
 from driftscope.trace.writer import TraceWriter
@@ -54,6 +54,10 @@ class CoreObserver:
             self._rows = tracker(self._writer.count_error, digests, self._regions).rows
             undo.pop_all()
 
-    def weights_named(self, version: str) -> None:
-        """Observe that the engine got a name for its new weights."""
-        self._guard.run("weights", self._writer.note_weights, TARGET, shortened(version))
+    def weights_named(self, *args: Any, **kwargs: Any) -> None:
+        """Observe that the engine got a name for its new weights, its method's only argument."""
+        for version in (*args, *kwargs.values())[:1]:
+            self._guard.run("weights", self._name_weights, version)
+
+    def _name_weights(self, version: Any) -> None:
+        self._writer.note_weights(TARGET, shortened(version))

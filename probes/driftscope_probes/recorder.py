@@ -311,8 +311,8 @@ class Recorder:
         """Count time that the drafter ran outside of `draft` in the step in progress."""
         self._draft_s += seconds
 
-    def step_ended(self, requests: int) -> None:
-        """Finish the step and pass it to the writer."""
+    def step_ended(self, requests: Callable[[], int]) -> None:
+        """Finish the step and pass it to the writer; `requests` counts those that it served."""
         step_s = time.perf_counter() - self._started
         self._guard.run("step_ended", self._on_step_ended, requests, step_s)
 
@@ -368,7 +368,7 @@ class Recorder:
         if self._clock.on and chain.capture is not None and chain.capture.values is not None:
             self._clock.mark()
 
-    def _on_step_ended(self, requests: int, step_s: float) -> None:
+    def _on_step_ended(self, requests: Callable[[], int], step_s: float) -> None:
         self._number += 1
         guard = self._guard
         own_s, core_s, guard.failed = guard.taken_s, CORE.probe_s, False
@@ -381,7 +381,7 @@ class Recorder:
             self._chain.capture,
             self._clock.take() if self._clock.on else NO_MARKS,
             self.sampler.drawn_at,
-            requests,
+            requests(),
             step_s,
             self._draft_s,
             own_s - self._attributed_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import secrets
 import time
 import uuid
@@ -128,11 +129,18 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
     if not values.get("trace"):
         return None
     return Settings(
-        trace=Path(values["trace"]).expanduser().absolute(),
+        trace=_folder(values["trace"]),
         **_sinks(values.get("sink_tokens")),
         **{name: parse(name, values[name]) for name, parse in _PARSERS.items() if name in values},
         telemetry=telemetry.settings_from({**environ, **_telemetry(values)}),
     )
+
+
+def _folder(value: str) -> Path:
+    try:
+        return Path(value).expanduser().absolute()
+    except (OSError, RuntimeError) as error:  # no home, or no working directory
+        raise SettingError(f"DRIFTSCOPE_TRACE={value!r}: give a full path ({error})") from error
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
@@ -190,7 +198,7 @@ def engine_cores() -> frozenset[int] | None:
         return None
     own_cores = os.sched_getaffinity(0)
     listed = os.environ.setdefault(CORES, ",".join(map(str, sorted(own_cores))))
-    return frozenset(int(core) for core in listed.split(",") if core.isdigit()) | own_cores
+    return frozenset(int(core) for core in listed.split(",") if _DIGITS.fullmatch(core)) | own_cores
 
 
 def free_cpu_cores() -> frozenset[int]:
@@ -261,16 +269,19 @@ def _share(name: str, value: str) -> float:
         ) from error
 
 
+_DIGITS = re.compile("[0-9]{1,9}")
+
+
 def sinks_of(value: str) -> int | tuple[int, ...] | None:
     """Parse a sink set into the form of `Settings.sink_tokens`; raises ControlValueError."""
     if value.strip().lower() == AUTO:
         return None
     parts = [part.strip() for part in value.split(",")]
     several = len(parts) > 1
-    slots = {int(part) for part in parts if part.isascii() and part.isdigit()}
+    right = all(_DIGITS.fullmatch(part) for part in parts if part or not several)
+    slots = {int(part) for part in parts if part} if right else set()
     low, high = (0, MAX_SINK_TOKENS - 1) if several else (1, MAX_SINK_TOKENS)
-    right = all(part.isascii() and part.isdigit() for part in parts if part or not several)
-    if not slots or not right or not low <= min(slots) <= max(slots) <= high:
+    if not slots or not low <= min(slots) <= max(slots) <= high:
         raise ControlValueError(
             f"give the number of first slots, from 1 to {MAX_SINK_TOKENS}, or the slots "
             f"themselves, such as 0,1,17, or {AUTO}"

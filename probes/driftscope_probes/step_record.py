@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -171,6 +172,9 @@ def _on_device(steps: list[StepRecord]) -> dict[str, list[float | None] | None]:
     }
 
 
+_DRAFT_LENGTH = operator.attrgetter("k")
+
+
 class StepTimer:
     """Replaces a Recorder, with the same calls in the same order."""
 
@@ -195,7 +199,7 @@ class StepTimer:
 
     def draft(self, call: DraftCall) -> Any:
         """Run the drafter and time it."""
-        self._k = self._guard.run("draft_started", int, call.k)
+        self._k = self._guard.run("draft_started", _DRAFT_LENGTH, call)
         begun = time.perf_counter()
         drafts = call.serve()
         self._draft_s = time.perf_counter() - begun
@@ -205,8 +209,8 @@ class StepTimer:
         """See Recorder."""
         self._draft_s += seconds
 
-    def step_ended(self, requests: int) -> None:
-        """Finish the step and pass it to the writer."""
+    def step_ended(self, requests: Callable[[], int]) -> None:
+        """Finish the step and pass it to the writer; `requests` counts those that it served."""
         step_s = time.perf_counter() - self._started
         self._guard.run("step_ended", self._on_step_ended, requests, step_s)
         self._begin()
@@ -223,7 +227,7 @@ class StepTimer:
     def _on_step_started(self, scheduled: Any) -> None:
         self._lengths = self._schedules.prompt_lengths(scheduled)
 
-    def _on_step_ended(self, requests: int, step_s: float) -> None:
+    def _on_step_ended(self, requests: Callable[[], int], step_s: float) -> None:
         self._number += 1
         taken_s = self._guard.taken_s
         done = (
@@ -235,7 +239,7 @@ class StepTimer:
             None,
             NO_MARKS,
             1.0,
-            requests,
+            requests(),
             step_s,
             self._draft_s,
             taken_s - self._attributed_s,

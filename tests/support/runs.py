@@ -184,7 +184,8 @@ def write_run(
     core = Status(source="core-2", closed=closed, flushed_s=START_S, probe_s=0.002)
     if content is not None:
         status = Status(source="worker0-1", closed=closed, flushed_s=START_S)
-    for of_source in (status, core) if content is None else (status,):
+    others = [Status(source=name, closed=closed, flushed_s=START_S) for name in sources]
+    for of_source in (*others, *((status, core) if content is None else (status,))):
         status_path(run, of_source.source).write_text(of_source.to_json(), encoding="utf-8")
     return run
 

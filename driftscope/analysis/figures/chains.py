@@ -321,10 +321,13 @@ def check_rounds(tables: Tables, rounds: pa.Table) -> None:
     if not whole(rounds, "rounds").sum():
         finished = tables.engine.rows(requests_that_finished()).num_rows
         undrafted = whole(rounds, "undrafted").sum()
+        advice = (
+            "send requests to the server while the probe is on, and see its log for why the "
+            "drafter drafts nothing"
+        )
         raise NoDataError(
             f"{tables.path}: no round in it ({finished} requests, {undrafted} "
-            "steps without a draft); send requests to the server while the probe is on, and see "
-            "its log for why the drafter drafts nothing"
+            f"steps without a draft); {'; '.join(tables.problems) or advice}"
         )
 
 

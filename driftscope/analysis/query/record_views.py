@@ -53,6 +53,7 @@ from driftscope.trace.segments import (
     SEALED,
     damaged_files,
     derived_of,
+    miscounted,
     open_parquet,
     segments,
     source_of,
@@ -187,7 +188,11 @@ def open_run(run: str | Path, engine: QueryEngine | None = None) -> Tables:
         path=run,
         manifest=manifest,
         statuses=statuses,
-        problems=(*problems, *losses_of(statuses, manifest.lost)),
+        problems=(
+            *problems,
+            *losses_of(statuses, manifest.lost),
+            *miscounted(run, statuses, damaged),
+        ),
         engine=engine,
         parts=parts,
     )

@@ -337,12 +337,12 @@ class SchedulerObserver(CoreObserver):
         for request in finished:
             self._writer.put((self._rows, request))
 
-    def aborted(self, req: Any) -> None:
+    def aborted(self, *args: Any, **kwargs: Any) -> None:
         """Observe a request that the scheduler ends outside of a step: in its queue, or after a
         retraction for which there is no room."""
-        self._guard.run("request", self._abort, req)
+        self._guard.run("request", functools.partial(self._abort, **kwargs), *args)
 
-    def _abort(self, req: Any) -> None:
+    def _abort(self, abort: Any, req: Any) -> None:  # noqa: ARG002
         if not is_own(req):
             self._writer.put((self._rows, self._finished(req)))
 
@@ -411,10 +411,10 @@ def _structured(sampling: Any) -> str:
 def abort(original: Any) -> Callable[..., Any]:
     """Hook Scheduler.send_abort_output."""
 
-    def send_abort_output(scheduler: Any, abort: Any, req: Any) -> Any:
+    def send_abort_output(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         if (observed := observer()) is not None:
-            observed.aborted(req)
-        return original(scheduler, abort, req)
+            observed.aborted(*args, **kwargs)
+        return original(scheduler, *args, **kwargs)
 
     return send_abort_output
 
@@ -422,10 +422,11 @@ def abort(original: Any) -> Callable[..., Any]:
 def name_weights(original: Any) -> Callable[..., Any]:
     """Hook Scheduler.record_weight_version_change."""
 
-    def record_weight_version_change(scheduler: Any, new_version: str | None) -> Any:
-        if new_version is not None and (observed := observer()) is not None:
-            observed.weights_named(new_version)
-        return original(scheduler, new_version)
+    def record_weight_version_change(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        named = None not in (*args, *kwargs.values())
+        if named and (observed := observer()) is not None:
+            observed.weights_named(*args, **kwargs)
+        return original(scheduler, *args, **kwargs)
 
     return record_weight_version_change
 

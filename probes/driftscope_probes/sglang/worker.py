@@ -85,10 +85,10 @@ class TimedWorker:
 
     def step(self, run: Callable[[], Any], batch: Any) -> Any:
         """Return the result of a step of a ScheduleBatch."""
-        recorder, requests = self._recorder, len(batch.reqs)
+        recorder, requests = self._recorder, tuple(batch.reqs)
         recorder.step_started(self._schedule(batch))
         result = run()
-        recorder.step_ended(requests)
+        recorder.step_ended(lambda: len(requests))
         return result
 
     def draft(self, run: Callable[[], Any], worker: Any, batch: Any) -> Any:
@@ -136,7 +136,7 @@ class RecordedWorker(TimedWorker):
         """See TimedWorker."""
         if not self._taking:
             return super().draft(run, worker, batch)
-        names = tuple(req.rid for req in batch.reqs)
+        names = self._guard.run("first_depth", _names, batch) or ()
         call = SglangDraftCall(
             worker=worker,
             batch=batch,
@@ -223,6 +223,10 @@ class RecordedWorker(TimedWorker):
         if states is None:
             raise LookupError("no request's first depth is known")
         self._taps.first_depth(states)
+
+
+def _names(batch: Any) -> tuple[str, ...]:
+    return tuple(req.rid for req in batch.reqs)
 
 
 def rows_after_prefill(batch: Any) -> ForwardRows:

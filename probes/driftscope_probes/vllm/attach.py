@@ -264,7 +264,8 @@ def attach_recorder(proposer: Any, describe: Callable[[Any], LoadedProposer]) ->
         if settings is not None and handed_down() is None:
             _attach(proposer, describe(proposer), proposer.vllm_config, settings)
     if guard.fault is not None:
-        setattr(proposer, _FAULT, guard.fault)
+        with contextlib.suppress(Exception):  # the border: a class may have slots
+            setattr(proposer, _FAULT, guard.fault)
 
 
 def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settings) -> None:

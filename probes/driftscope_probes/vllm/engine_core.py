@@ -236,10 +236,10 @@ def _shutdown(original: Any) -> Callable[..., Any]:
 
 
 def _set_weight_version(original: Any) -> Callable[..., Any]:
-    def set_weight_version(engine: Any, weight_version: str) -> Any:
-        result = original(engine, weight_version)
-        if observer := getattr(engine.scheduler, _ATTRIBUTE, None):
-            observer.weights_named(weight_version)
+    def set_weight_version(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(engine, *args, **kwargs)
+        if observer := getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None):
+            observer.weights_named(*args, **kwargs)
         return result
 
     return set_weight_version
@@ -270,13 +270,13 @@ class EngineObserver(CoreObserver):
         # reference is weak, because nothing else keeps an engine that its user deleted.
         atexit.register(_close, weakref.ref(self))
 
-    def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
-        """Observe a step's outcome before it is applied to the requests."""
-        self._guard.run("verify", self._observe, scheduled, output)
+    def before_update(self, *args: Any, **kwargs: Any) -> None:
+        """Observe a step's outcome, given as vLLM has it, before it is applied to the requests."""
+        self._guard.run("verify", functools.partial(self._observe, **kwargs), *args)
 
-    def request_finished(self, request: Any, *_: Any, **__: Any) -> None:
+    def request_finished(self, *args: Any, **kwargs: Any) -> None:
         """Observe a request before it is freed."""
-        self._guard.run("request", self._finish, request)
+        self._guard.run("request", functools.partial(self._finish, **kwargs), *args)
 
     def end(self) -> None:
         """Write the requests that still run, and begin to seal the trace; idempotent."""
@@ -296,8 +296,9 @@ class EngineObserver(CoreObserver):
         if self._telemetry is not None:
             self._telemetry.close()
 
-    def _observe(self, scheduled: Any, output: Any) -> None:
+    def _observe(self, scheduler_output: Any, model_runner_output: Any, *_: Any, **__: Any) -> None:
         requests, served = self._scheduler.requests, []
+        scheduled, output = scheduler_output, model_runner_output
         sampled, index = output.sampled_token_ids, output.req_id_to_index
         for name in scheduled.num_scheduled_tokens:
             request = requests.get(name)
@@ -321,7 +322,7 @@ class EngineObserver(CoreObserver):
             admitted = dict(zip(output.req_ids, counts, strict=True))
         self._writer.put((self._rows, (time.time(), scheduled, served, admitted)))
 
-    def _finish(self, request: Any) -> None:
+    def _finish(self, request: Any, *_: Any, **__: Any) -> None:
         sampling = request.sampling_params
         label, names = label_of(request), getattr(sampling, "extra_args", None)
         row = RequestRow(

@@ -175,27 +175,31 @@ def _sample_tokens(original: Any) -> Callable[..., Any]:
         has_step = getattr(runner, "execute_model_state", None) is not None
         result = original(runner, *args, **kwargs)
         if recorder and has_step:
-            recorder.step_ended(runner.input_batch.num_reqs)
+            recorder.step_ended(lambda: runner.input_batch.num_reqs)
         return result
 
     return sample_tokens
 
 
 def _sample(original: Any) -> Callable[..., Any]:
-    def sample(runner: Any, logits: Any, metadata: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(runner, logits, metadata, *args, **kwargs)
+    def sample(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(runner, *args, **kwargs)
         recorder: Any = getattr(getattr(runner, "drafter", None), RECORDER, None)
         near_misses = getattr(recorder, "near_misses", None)  # a timer has none
-        if near_misses is not None and near_misses.waiting and metadata is not None:
-            recorder.verified(functools.partial(_verification, runner, logits, metadata, result))
+        drafts = args[1] if len(args) > 1 else kwargs.get("spec_decode_metadata")
+        if near_misses is not None and near_misses.waiting and drafts is not None:
+            recorder.verified(functools.partial(_verification, runner, result, *args, **kwargs))
         return result
 
     return sample
 
 
-def _verification(runner: Any, logits: Any, metadata: Any, result: Any) -> Verification:
-    """Return the view of a step's verification. The logits of a request are in consecutive rows."""
-    batch, drafted = runner.input_batch, metadata.num_draft_tokens
+def _verification(
+    runner: Any, result: Any, logits: Any, spec_decode_metadata: Any, *_: Any, **__: Any
+) -> Verification:
+    """Return the view of a step's verification, from the arguments of `_sample`. The logits of a
+    request are in consecutive rows."""
+    batch, drafted = runner.input_batch, spec_decode_metadata.num_draft_tokens
     ends = itertools.accumulate(count + 1 for count in drafted)
     sampling, sampled = batch.sampling_metadata, result.sampled_token_ids
     return Verification(

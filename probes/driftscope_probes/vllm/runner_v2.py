@@ -62,23 +62,27 @@ def models_loaded(runner: Any) -> None:
     # batch, a rank has some of the requests.
     partial = ("adaptive_verification", "batch_sharder")
     whole = all(getattr(runner, name, None) is None for name in partial)
-    if sampler is not None and whole and hasattr(recorder, "near_misses"):
+    if sampler is not None and whole:
         setattr(sampler, RECORDER, recorder)
 
 
 def _verify(original: Any) -> Callable[..., Any]:
-    def verify(sampler: Any, logits: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(sampler, logits, batch, *args, **kwargs)
-        recorder = getattr(sampler, RECORDER, None)
-        if recorder is not None and recorder.near_misses.waiting:
-            recorder.verified(functools.partial(_verification, sampler, logits, batch, result))
+    def verify(sampler: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(sampler, *args, **kwargs)
+        recorder: Any = getattr(sampler, RECORDER, None)
+        near_misses = getattr(recorder, "near_misses", None)  # a timer has none
+        if near_misses is not None and near_misses.waiting:
+            recorder.verified(functools.partial(_verification, sampler, result, *args, **kwargs))
         return result
 
     return verify
 
 
-def _verification(sampler: Any, logits: Any, batch: Any, result: Any) -> Verification:
-    """Return the view of a step's verification."""
+def _verification(
+    sampler: Any, result: Any, logits: Any, input_batch: Any, *_: Any, **__: Any
+) -> Verification:
+    """Return the view of a step's verification, from the arguments of the sampler's call."""
+    batch = input_batch
     count, ends = batch.num_reqs, batch.cu_num_logits_np
     states, at = sampler.sampler.sampling_states, batch.idx_mapping
     given = (states.temperature, states.top_k, states.top_p)
@@ -171,7 +175,7 @@ def _sample_tokens(original: Any) -> Callable[..., Any]:
         state = getattr(runner, "execute_model_state", None)
         if recorder is None or state is None:
             return original(runner, *args, **kwargs)
-        admitted = admitted_drafts(runner, state.input_batch)
+        admitted = admitted_drafts(runner, getattr(state, "input_batch", None))
         if speculator is None:
             result = original(runner, *args, **kwargs)
         else:
@@ -180,7 +184,7 @@ def _sample_tokens(original: Any) -> Callable[..., Any]:
                 result = original(runner, *args, **kwargs)
             finally:
                 speculator._driftscope_runner = None
-        recorder.step_ended(state.input_batch.num_reqs)
+        recorder.step_ended(lambda: state.input_batch.num_reqs)
         if admitted is not None and result is not None:
             with contextlib.suppress(Exception):  # the border: the scheduler counts what it misses
                 setattr(getattr(result, "model_runner_output", result), ADMITTED, admitted)

@@ -213,6 +213,9 @@ _SLOW_HEAD = _sent(b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a", DRIP_S)
 
 METRICS: dict[str, Behaviour] = {
     "elsewhere": lambda peer, _: peer.answer(ROUNDS),
+    "more-accepted": page_of(
+        ROUNDS + "driftscope_tokens_accepted_total 9\ndriftscope_tokens_verified_total 3\n"
+    ),
     "k-nan": page_of(f"{ROUNDS}driftscope_draft_tokens_configured NaN\n"),
     "bucket-without-le": _histogram('{a="b"} 10.0'),
     "bucket-le-word": _histogram('{le="many"} 10.0', '{le="+Inf"} 10.0'),

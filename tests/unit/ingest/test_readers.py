@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,11 +250,36 @@ def test_conditional_rates_are_not_taken_for_marginal_ones(tmp_path: Path) -> No
         ('{"mean_ttft_ms": "x", "total_input_tokens": 1}', "mean_ttft_ms is 'x', not a number"),
         ('{"mean_ttft_ms": -1, "total_input_tokens": 1}', "outside 0 to"),
         ("vllm:spec_decode_num_drafts_total NaN", "not a finite number"),
+        (
+            '{"iter": 1, "iterLatencyMS": 2,"attentionDpRank": [1], "specDecodingStats": {"a": 0}}',
+            "attentionDpRank is '.1.', not a number",
+        ),
     ],
 )
 def test_a_file_that_no_tool_writes_is_one_error(tmp_path: Path, content: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         ingest(write(tmp_path / "file", content))
+
+
+def test_what_a_reader_does_not_foresee_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> Iterator[Figures]:
+        raise OverflowError("too large")
+        yield
+
+    monkeypatch.setitem(READERS, "vllm-bench", replace(READERS["vllm-bench"], read=fail))
+    with pytest.raises(
+        UsageError, match=r"is not what vLLM .* writes \(OverflowError: too large\)"
+    ):
+        ingest(SAMPLES / "vllm-bench.json")
+
+
+def test_a_histogram_that_is_none_is_passed_over(tmp_path: Path) -> None:
+    text = "Finish: obj=A, out={'spec_verify_ct': 3, 'completion_tokens': 9, "
+    text += "'spec_correct_drafts_histogram': [1,, 2]}"
+    _, (figures,) = ingest(write(tmp_path / "server.log", text))
+    assert (figures.rounds, figures.accepted, figures.marginal) == (3, 5, None)
 
 
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 import time
@@ -17,6 +18,36 @@ import driftscope_probes
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes.guard import CORE, Guard, hook_method, hook_object, is_hooked
+from driftscope_probes.settings import Settings
+from driftscope_probes.sglang import plugin as sglang
+from driftscope_probes.sglang import scheduler
+from driftscope_probes.sglang.scheduler import SchedulerObserver
+from driftscope_probes.sglang.worker import PROBE, TimedWorker
+from driftscope_probes.step_record import StepTimer
+from driftscope_probes.vllm import plugin as vllm
+from driftscope_probes.vllm.attach import RECORDER
+from driftscope_probes.vllm.engine_core import _ATTRIBUTE as _WATCHED
+from driftscope_probes.vllm.engine_core import EngineObserver
+
+
+class _WordlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Bare(SimpleNamespace):
+    """An object of an engine with none of the attributes that the probe knows."""
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    new_requests = "new_requests"  # of the probe's own ScheduleReader
+
+
+def _observer(kind: type[Any], timer: StepTimer) -> Any:
+    made = object.__new__(kind)
+    vars(made).update(_guard=timer._guard, _scheduler=Bare())
+    return made
 
 
 @pytest.fixture
@@ -45,6 +76,14 @@ def test_what_a_hook_raises_is_swallowed_and_counted(writer: TraceWriter, tmp_pa
     (status,) = read_statuses(tmp_path)
     assert status.errors == {"verify": 2, "attention": 1}
     assert status.first_error == "verify: KeyError: 'missing'"
+
+
+def test_an_error_that_cannot_say_what_it_is_is_counted(writer: TraceWriter) -> None:
+    def fail() -> None:
+        raise _WordlessError
+
+    assert Guard(writer).run("verify", fail) is None
+    assert writer.status().first_error == "verify: _WordlessError"
 
 
 @pytest.mark.parametrize(("when", "ran"), [("before", 0), ("after", 1)])
@@ -261,3 +300,50 @@ def test_nothing_waits_for_the_device_or_loops_over_requests(module: str) -> Non
 def test_a_wait_or_a_loop_would_be_found(line: str, finds: Any) -> None:
     text = f"class C:\n    def f(self, x, requests):\n        {line}"
     assert finds(list(_functions(ast.parse(text)))) == {"C.f"}
+
+
+HOOKED = {
+    f"{engine.__name__.split('.')[1]} {hook.name}": hook.around
+    for engine in (vllm, sglang)
+    for hooks in engine.HOOKS.values()
+    for hook in hooks
+    if hook.around
+}
+"""Replacement of each method of both engines that is hooked."""
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", HOOKED)
+def test_an_engine_whose_objects_lack_everything_goes_on(
+    name: str, recorded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its methods are given, by position or by name, with and without a recorder."""
+    monkeypatch.delenv("DRIFTSCOPE_TRACE", raising=False)
+    module, _, function = HOOKED[name].rpartition(".")
+    holder = Bare()
+    timer = StepTimer(Settings(trace=tmp_path), TraceWriter(tmp_path, source="x-1"), Bare())
+    if recorded:
+        observer, worker = _observer(EngineObserver, timer), TimedWorker(timer)
+        vars(holder).update({RECORDER: timer, _WATCHED: observer, PROBE: worker})
+        holder.drafter = holder.speculator = holder.scheduler = holder
+        monkeypatch.setattr(scheduler, "_observers", [_observer(SchedulerObserver, timer)])
+    seen: list[Any] = []
+
+    def original(*args: Any, **kwargs: Any) -> str:
+        seen.append((args, kwargs))
+        return "its result"
+
+    hooked = getattr(importlib.import_module(module), function)(original)
+    batch = Bare(reqs=[Bare()])
+    for args, kwargs in (
+        ((), {}),
+        ((batch,), {}),
+        ((batch, batch), {}),
+        ((), {"request": 1, "new": 2}),
+        ((batch, None, 3), {"more": 4}),
+    ):
+        if "sglang" in name and len(args) < 2:  # of one version, whose arguments are known
+            continue
+        assert hooked(holder, *args, **kwargs) in ("its result", None)
+        assert seen.pop() == ((holder, *args), kwargs)
+    timer.close()

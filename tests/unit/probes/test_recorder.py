@@ -209,7 +209,7 @@ def test_a_runner_that_is_laid_out_differently_costs_only_chains(start: Start) -
     batch = Batch(worker.proposer)
     worker.recorder.step_started()
     drafts = worker.recorder.draft(Unreadable(batch, batch.draft, batch.draft))
-    worker.recorder.step_ended(2)
+    worker.recorder.step_ended(lambda: 2)
     assert drafts.shape == (2, K)
     worker.step()
     trace = worker.trace()

@@ -16,7 +16,7 @@ import pytest
 from support.command import run_python
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
-from driftscope.errors import ProbeError
+from driftscope.errors import DriftscopeError, ProbeError
 from driftscope.trace.schema import Pseudonyms
 from driftscope_probes.engine import LABEL
 from driftscope_probes.sampler import (
@@ -355,6 +355,7 @@ def test_every_setting_has_a_variable() -> None:
 UNFIT: dict[str, tuple[str, ...]] = {
     "EVERY": ("often", "0", "-1", "1.5", "1000001"),
     "SINK_TOKENS": ("0", "4097", "four", "1,x", "0,4096", ",", "-1,2"),
+    "TRACE": ("~no-such-user/run",),
     "TOKEN_IDS": ("maybe",),
     "IDENTIFIERS": ("hashed",),
     "MAX_MB": ("0", "2GB"),
@@ -373,6 +374,13 @@ def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
     with pytest.raises(ProbeError) as caught:
         settings_from({"DRIFTSCOPE_TRACE": "/a", f"DRIFTSCOPE_{name}": value})
     assert re.fullmatch(rf"DRIFTSCOPE_{name}={value!r}: give [^\n]+", str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["DRIFTSCOPE_SINK_TOKENS", "OTEL_METRIC_EXPORT_INTERVAL"])
+def test_a_number_of_5000_digits_is_refused(name: str) -> None:
+    telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+    with pytest.raises(DriftscopeError, match=f"{name}=.*give "):
+        settings_from({"DRIFTSCOPE_TRACE": "/a", **telemetry, name: "9" * 5000})
 
 
 def test_a_run_directory_is_fixed_to_where_the_engine_starts_once_for_all_processes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socketserver
 import threading
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -205,6 +206,16 @@ def test_ranks_that_repeat_each_other_are_one_replica() -> None:
     assert list(_page(text).replicas) == ["dp_rank 0", "dp_rank 1"]
     one = "".join(_GAUGE.format(f'tp_rank="{n}"', 3.1) for n in range(4))
     assert _page(one).replicas == {} and _page(one).length == pytest.approx(3.1)
+
+
+def test_a_page_of_many_labels_is_refused_at_once() -> None:
+    """The replicas of 2,000 lines by 100 labels of each took hours to tell apart."""
+    lines = (",".join(f'l{n}_{at}="1"' for at in range(100)) for n in range(2000))
+    text = "".join(f"vllm:spec_decode_num_drafts_total{{{labels}}} 1\n" for labels in lines)
+    begun = time.process_time()
+    with pytest.raises(BadPageError, match="more than 64 labels"):
+        _page(text)
+    assert time.process_time() - begun < 10
 
 
 def test_a_page_without_speculation_is_none_of_them() -> None:

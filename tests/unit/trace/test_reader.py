@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -15,12 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.command import analyze_json, assert_fails
+from support.odd_runs import ROOT
 from support.runs import Spec, manifest, rows, verify, write_rows, write_run
 from support.waiting import until
 
 from driftscope.analysis.query.record_views import Tables, open_run
 from driftscope.analysis.query.record_views import table as view
-from driftscope.errors import DamagedTraceError, DriftscopeError, SchemaVersionError
+from driftscope.errors import (
+    EXIT_NO_DATA,
+    DamagedTraceError,
+    DriftscopeError,
+    SchemaVersionError,
+)
 from driftscope.json_report import to_json
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
@@ -29,6 +37,8 @@ from driftscope.trace.records import DraftRow, Row, StepRow, edges_of, longest_o
 from driftscope.trace.segments import VERSION_KEY, StreamFile, seal, segment_path, segments
 from driftscope.trace.writer_files import RecordFiles
 
+TRACES = ROOT / "reports/gallery/traces"
+RECORDED, OTHER = TRACES / "smollm2-eagle3", TRACES / "smollm2-eagle3.1"
 SPEC = Spec(requests=3, rounds=2, layers=2, windowed=(1,), distance_every=2)
 BINS = len(edges_of(SPEC.k))
 EVERY_READER = pytest.mark.parametrize(
@@ -331,3 +341,49 @@ def test_null_elements_of_a_list_are_read_as_nan(
     elements = read_trace(run).draft.column(column).combine_chunks().flatten()
     assert elements.null_count == 0 and not np.isfinite(elements.to_numpy()).all()
     assert "NaN" not in to_json(analyze(Inputs(sources=[run], labels=["run"])))
+
+
+def _copied(run: Path, record: str, name: str) -> Path:
+    (path,) = run.glob(f"{record}-*")
+    return Path(shutil.copy(path, run / name))
+
+
+@pytest.mark.parametrize("read", [read_trace, open_run])
+def test_a_copy_of_a_file_counts_once(
+    read: Callable[[Path], Trace | Tables], tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(RECORDED, tmp_path / "run"))
+    rows = read_trace(run).verify.num_rows
+    name = "verify-engine0-27393-0007.parquet"
+    _copied(run, "verify", name)
+    words = f"{name} is a copy of verify-engine0-27393-0000.parquet: the file is left out"
+    assert read(run).problems == (words,)
+    assert read_trace(run).verify.num_rows == rows
+
+
+def test_rows_that_no_status_counts_are_reported(tmp_path: Path) -> None:
+    """And those that one counts and no file holds."""
+    run = Path(shutil.copytree(RECORDED, tmp_path / "run"))
+    (path,) = run.glob("step-*")
+    path.unlink()
+    (path,) = OTHER.glob("verify-*")
+    shutil.copy(path, run)
+    for read in (read_trace, open_run):
+        foreign, missing = read(run).problems
+        assert (
+            foreign == "2032 verify rows are of engine0-27582, which has no status: of another run?"
+        )
+        assert missing.startswith("worker0-27420 wrote 2095 step rows, and its files hold 0: ")
+    (path,) = run.glob("verify-engine0-27393*")
+    path.unlink()
+    (path,) = run.glob("verify-*")
+    path.unlink()
+    assert_fails(analyze_json(run), EXIT_NO_DATA, "engine0-27393 wrote 2051 verify rows")
+
+
+def test_a_stream_put_together_of_two_is_refused(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(TRACES / "sglang", tmp_path / "run"))
+    (path,) = run.glob("verify-*")
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(DamagedTraceError, match="second header"):
+        read_trace(run)

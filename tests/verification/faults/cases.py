@@ -42,6 +42,7 @@ from verification.faults.mutations import (
     MUTATIONS,
     argument_of,
     damaged,
+    exchange_json_value,
     file_name_of,
     text_of,
 )
@@ -167,7 +168,11 @@ def ingest(random: Random, _: Path, folder: Path) -> None:
     one is analysed, checked and compared without an unforeseen error."""
     sample = random.choice(SAMPLES)
     path = folder / sample.name
-    path.write_bytes(damaged(sample.read_bytes(), random))
+    path.write_bytes(sample.read_bytes())
+    if sample.suffix == ".json" and random.random() < 0.5:
+        exchange_json_value(path, random)
+    else:
+        path.write_bytes(damaged(sample.read_bytes(), random))
     named = ("--format", random.choice(sorted(READERS)))
     pages = random.sample((path, random.choice(PAGES)), 2)
     how = random.choice(([path], [path, *named], ["--window", *pages], None))

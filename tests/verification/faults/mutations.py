@@ -31,7 +31,7 @@ FRAGMENTS = (
 )
 LONG = (300, 5000, 70_000)
 HOSTILE: tuple[Any, ...] = (
-    *(-1, 0, 1, 2**31, 2**63 - 1, -(2**63), 2**64, 10**30, 1e308, -0.0, 1e-320),
+    *(-1, 0, 1, 2**31, 2**63 - 1, -(2**63), 2**64, 10**30, 10**400, 1e308, -0.0, 1e-320),
     *(None, True, [], {}, [[]], [1] * 70_000, {"a": {"b": {}}}, float("nan"), float("inf")),
 )
 """Values other than texts that replace something else."""
@@ -246,6 +246,14 @@ def exchange_file(path: Path, random: Random) -> None:
     )()
 
 
+def copy_file(path: Path, random: Random) -> None:
+    """Put a file of rows there once more, under another number, process or name."""
+    stem = path.stem
+    begin, _, number = stem.rpartition("-")
+    names = (f"{begin}-{int(number) + 7:04d}", f"{stem} (1)", f"{stem}-copy", f"{begin}1-{number}")
+    path.with_name(random.choice(names) + path.suffix).write_bytes(path.read_bytes())
+
+
 def rename_file(path: Path, random: Random) -> None:
     """Give a file another number, process or record, or a name that is not text."""
     name = random.choice(
@@ -311,9 +319,10 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "columns": _of_a_file(exchange_column, ".parquet", ".arrows"),
     "files": _of_a_file(exchange_file),
+    "copies": _of_a_file(copy_file, ".parquet", ".arrows"),
     "file names": _of_a_file(rename_file),
     "folder names": rename_folder,
     "row texts": exchange_row_texts,
 }
-KEEPS_FIGURES = frozenset({"bits", "folder names"})
+KEEPS_FIGURES = frozenset({"bits", "copies", "folder names"})
 """Mutations after which every figure is unchanged, or missing or wrong data is reported."""

@@ -69,7 +69,12 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "created_s is null, not a number": _field(MANIFEST, "created_s", "1e999"),
     "rank is 18446744073709551616, not": _field(MANIFEST, "rank", str(2**64)),
     "flushed_s is null, not a number": _field(STATUS, "flushed_s", "1e999"),
+    "created_s is null, not a number)": _field(MANIFEST, "created_s", "1" * 400),
+    "conditions is 3, not a list": _field(MANIFEST, "workload", '{"conditions": 3}'),
+    'ingested is "x", not an object': _field(MANIFEST, "workload", '{"ingested": "x"}'),
     "rows is [1, 2], not an object": _field(STATUS, "rows", "[1, 2]"),
+    "revision is [1], not a whole number": _field(STATUS, "control", '{"revision": [1]}'),
+    'budget is "x", not a number': _field(STATUS, "control", '{"budget": "x"}'),
     'dropped.queue_full is "many", not a whole number': _field(
         STATUS, "dropped", '{"queue_full": "many"}'
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,8 +183,8 @@ class Sink:
     def add_draft_time(self, seconds: float) -> None:
         self.drafted_s += seconds
 
-    def step_ended(self, requests: int) -> None:
-        self.calls.append(f"ended {requests}")
+    def step_ended(self, requests: Callable[[], int]) -> None:
+        self.calls.append(f"ended {requests()}")
 
     def close(self) -> None:
         self.calls.append("closed")

@@ -117,7 +117,7 @@ def _steps(loaded: Loaded, *batches: Batch) -> list[torch.Tensor]:
     for batch in batches or loaded.batches(1):
         recorder.step_started()
         drafts.append(recorder.draft(batch.call))
-        recorder.step_ended(2)
+        recorder.step_ended(lambda: 2)
     recorder.close()
     return drafts
 
