@@ -66,13 +66,12 @@ CHECKS: Mapping[Check, tuple[str, ...]] = {
     weights.check_head: EAGLE3,
     weights.check_repeated: EAGLE,
     tensors.check_heads: (Family.MTP,),
-    tensors.check_quantization: (Family.MTP,),
     weights.check_values: EVERY,
     weights.check_types: EVERY,
     weights.check_norms: EVERY,
     vocabulary.check_tokenizer: EVERY,
     vocabulary.check_template: EVERY,
-    vocabulary.check_quantization: EVERY,
+    tensors.check_quantization: EVERY,
 }
 """Each check, in the order of the results, and the families whose drafters it is made of."""
 

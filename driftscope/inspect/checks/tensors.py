@@ -332,8 +332,8 @@ _LOST = (
     f"{VLLM} refuses them in deepseek_mtp.py; its other MTP models do not look"
 )
 _UNLOADED = (
-    "vllm#37667, sglang#35797: heads that an engine builds with the target's quantisation do not "
-    "load weights that are not quantised, and nothing is accepted"
+    "vllm#37667, sglang#35797: what an engine builds with a quantisation does not load weights "
+    "that are not quantised, and nothing is accepted"
 )
 _KEPT_WIDE = (
     *("norm", "gate.weight", "embed_tokens", "head.weight", "bias", "scale"),
@@ -369,35 +369,58 @@ def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield heads that are not quantised where an engine builds them quantised: the config says
-    that the target is, and does not leave them out."""
-    drafter = inspected.drafter
+    """Yield plain weights where an engine builds quantised ones, because the config says so and
+    does not leave them out; and a quantised model beside one that is not."""
+    drafter, target, settings = inspected.drafter, inspected.target, inspected.drafter.quantization
     heads = find_heads(drafter.raw, drafter.tensors)
-    settings = drafter.quantization
-    if heads is None or not settings:
-        return
-    # Tools quantise matrices, but many leave the projection at the entry as it is.
-    stored = [tensor for name in heads.names if len((tensor := drafter.tensors[name]).shape) == 2]
-    matrices = [one for one in stored if not any(part in one.name for part in _KEPT_WIDE)]
+    if heads is None:  # an engine numbers a drafter's layers on from the target's
+        settings = {
+            field: [_NUMBER.sub("layers.0", str(entry)) for entry in settings.get(field) or ()]
+            for field in LEFT_OUT
+        }
+    matrices = {
+        name: tensor
+        for name, tensor in drafter.tensors.items()
+        # Tools quantise matrices, but many leave the projection at the entry as it is.
+        if len(tensor.shape) == 2 and not any(part in name for part in _KEPT_WIDE)
+    }
     plain = [
-        matrix for matrix in matrices if matrix.is_float and not left_out(matrix.name, settings)
+        name
+        for name in matrices
+        if not any(left_out(one, settings) for one in (name, f"model.{name}"))
     ]
-    if plain and all(matrix.is_float for matrix in matrices):
+    if drafter.quantized and plain and all(tensor.is_float for tensor in matrices.values()):
+        kind = matrices[plain[0]].dtype
+        found = f"{kind} in {len(plain)} matrices that no list of {' or '.join(LEFT_OUT[:2])} names"
         yield warning(
-            id="mtp_heads_not_quantized",
-            title="the MTP heads are not quantised, and the target is",
-            expected="heads that the engine builds as they are stored: quantised, or left out in "
+            id="weights_not_quantized" if heads is None else "mtp_heads_not_quantized",
+            title="the config names a quantisation that the weights do not have"
+            if heads is None
+            else "the MTP heads are not quantised, and the target is",
+            expected="weights as the engine builds them: quantised, or left out in "
             "quantization_config",
             rule=_UNLOADED,
-            found=f"{plain[0].dtype} in {len(plain)} matrices of the heads that no list of "
-            f"{' or '.join(LEFT_OUT[:2])} names, {plain[0].name} for example",
-            change="name the heads' layers in the list of quantization_config; or look whether the "
+            found=f"{found}, {plain[0]} for example",
+            change="drop quantization_config from config.json"
+            if heads is None
+            else "name the heads' layers in the list of quantization_config; or look whether the "
             "engine accepts anything; in vLLM the heads can be loaded from the checkpoint before "
             'quantisation: --speculative-config \'{"method": "mtp", "model": ...}\'',
             certainty=Certainty.LIKELY,
         )
+    if target is not None and drafter.quantized != target.quantized:
+        side = "drafter" if drafter.quantized else "target"
+        yield note(
+            id="quantized_on_one_side",
+            title=f"only the {side} is quantised",
+            expected="a drafter trained on the states of the model that is served",
+            rule="states of a quantised target differ (vllm-ascend#5974, LLMKube#1423)",
+            found=f"quantization_config in the {side}'s config",
+            certainty=Certainty.POSSIBLE,
+        )
 
 
+_NUMBER = re.compile(r"layers\\?\.\d+")
 LEFT_OUT = (
     "ignore",
     "exclude_modules",

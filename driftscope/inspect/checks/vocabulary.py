@@ -1,4 +1,4 @@
-"""Checks a drafter's vocabulary, its tokenizer, chat template and quantisation.
+"""Checks a drafter's vocabulary, its tokenizer and chat template.
 
 `d2t[i]` is the DIFFERENCE of the target's id and the drafter's id i; `t2d` is a mask over the
 target's ids. Both are EAGLE-3's convention, which vLLM, SGLang, speculators and SpecForge share.
@@ -6,7 +6,6 @@ target's ids. Both are EAGLE-3's convention, which vLLM, SGLang, speculators and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.text import dumps
-from driftscope.inspect.checkpoints import DrafterFiles, find_heads
+from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.result import (
     VLLM_LOADER,
     Certainty,
@@ -28,7 +27,7 @@ from driftscope.inspect.checks.result import (
     note,
     warning,
 )
-from driftscope.inspect.checks.tensors import D2T, EMBEDDING, HEAD, LEFT_OUT, T2D, left_out
+from driftscope.inspect.checks.tensors import D2T, T2D
 
 Ids = NDArray[np.int64]
 _wrong_table = partial(error, rule=f"{VLLM_LOADER}: target id = draft id + d2t[draft id]")
@@ -216,54 +215,6 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
             change="serve with the drafter's template (--chat-template), or train with this one",
             certainty=Certainty.LIKELY,
         )
-
-
-_NUMBER = re.compile(r"layers\\?\.\d+")
-_PLAIN = frozenset(("BF16", "F16", "F32", "F64", "I64", "BOOL"))
-
-
-def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield a quantisation that the weights do not have, and a quantised model beside one that is
-    not."""
-    drafter, target = inspected.drafter, inspected.target
-    settings, types = drafter.quantization, {tensor.dtype for tensor in drafter.tensors.values()}
-    method = settings.get("quant_method") or settings.get("quant_algo")
-    # The engine numbers a drafter's layers on from the target's.
-    lists = {
-        name: [_NUMBER.sub("layers.0", str(entry)) for entry in settings.get(name) or ()]
-        for name in LEFT_OUT
-    }
-    plain = (
-        types
-        and types <= _PLAIN
-        and not any(
-            left_out(name, lists)
-            for name, tensor in drafter.tensors.items()
-            if len(tensor.shape) == 2 and name not in (EMBEDDING, HEAD)
-        )
-    )
-    # Of MTP heads, `tensors.check_quantization` says it: the config is the target's.
-    if method and plain and find_heads(drafter.raw, drafter.tensors) is None:
-        yield warning(
-            id="weights_not_quantized",
-            title="the config names a quantisation that the weights do not have",
-            expected="quantised weights with their scales, or no quantization_config",
-            rule="engines build the layers that the config names, and look for their scales",
-            found=f"{dumps(method)}, and weights of {', '.join(sorted(types))}",
-            change="drop quantization_config from config.json",
-            certainty=Certainty.LIKELY,
-        )
-    if target is None or drafter.quantized == target.quantized:
-        return
-    side = "drafter" if drafter.quantized else "target"
-    yield note(
-        id="quantized_on_one_side",
-        title=f"only the {side} is quantised",
-        expected="a drafter trained on the states of the model that is served",
-        rule="states of a quantised target differ (vllm-ascend#5974, LLMKube#1423)",
-        found=f"quantization_config in the {side}'s config",
-        certainty=Certainty.POSSIBLE,
-    )
 
 
 def _model(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:

@@ -149,7 +149,7 @@ def _values(
             expected=f"at most {DEAD_SHARE:.0%} of them",
             rule="a row of zeros computes nothing, and a column reads nothing: they were not "
             "trained, or not saved",
-            found=f"{dead} of {rows} rows, {idle} of {alive.size} columns",
+            found=f"{dead} of {rows} rows" + f", {idle} of {alive.size} columns" * (not whole),
             change="export the weights again",
             certainty=Certainty.CERTAIN if dead == rows else Certainty.LIKELY,
         )
