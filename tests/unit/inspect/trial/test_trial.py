@@ -98,16 +98,6 @@ def test_a_healthy_drafter_gets_no_repair() -> None:
 
 
 @pytest.mark.nightly
-def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", "eagle3", config=fields(norm_output=True))
-    best = best_repair(_trial(path))
-    assert best is not None and best.change.id == "norm_output"
-    write_config(open_drafter(str(path)), best.change, tmp_path / "fixed.json")
-    shipped = json.loads((trio_path() / "eagle3" / "config.json").read_text())
-    assert json.loads((tmp_path / "fixed.json").read_text()) == shipped
-
-
-@pytest.mark.nightly
 def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", config=captured(1, 2, 4))
     best = best_repair(_trial(path, 2 * PROMPTS))  # half of them are too few to be sure
