@@ -374,7 +374,7 @@ def downloaded(name: str, opening: Opening) -> Path:
 
 INDEX = "model.safetensors.index.json"
 _MISTRAL = "consolidated*.safetensors"
-"""Files that vLLM reads alone where there are any (load_format mistral)."""
+"""The same weights in Mistral's own format, which may stand beside the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -493,7 +493,8 @@ def find_tensors(folder: Path, opening: Opening = CAREFUL) -> TensorFiles:
     """
     if (folder / INDEX).exists():
         return _indexed(folder / INDEX, read_header)
-    files = sorted(folder.glob(_MISTRAL)) or sorted(folder.glob("*.safetensors"))
+    every = sorted(folder.glob("*.safetensors"))
+    files = [path for path in every if not path.match(_MISTRAL)] or every
     if files and not (len(files) == 1 and files[0].name == _ADAPTER):
         return TensorFiles(files=tuple(files), by_name=None)
     pickles, read = weight_pickles(folder), opening.read_pickle

@@ -75,6 +75,17 @@ def test_shards_are_read_as_one_checkpoint(tmp_path: Path) -> None:
     assert sharded.tensors.keys() == open_drafter(str(whole)).tensors.keys()
 
 
+def test_every_file_without_an_index_is_read_but_for_a_second_format(tmp_path: Path) -> None:
+    """vLLM loads them all, an adapter's too."""
+    path = changed(tmp_path / "a")
+    for name in ("adapter_model", "consolidated"):
+        save_file({f"{name}.weight": torch.ones(1)}, path / f"{name}.safetensors")
+    found = (
+        open_drafter(str(path)).tensors.keys() - open_drafter(str(changed(tmp_path / "b"))).tensors
+    )
+    assert found == {"adapter_model.weight"}
+
+
 Damage = Callable[[Path], object]
 
 
