@@ -206,6 +206,8 @@ PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 PARTIAL = ".partial"
 """Suffix of an unfinished file."""
+_KEPT_BYTES = 200
+"""Bytes of a file's name that its unfinished file has: with the rest it has fewer than 255."""
 LEFTOVER_S = 600.0
 """Age in seconds from which an unfinished file counts as abandoned. Writing one takes at most the
 seconds that sealing a full segment takes, and each write renews its age."""
@@ -234,13 +236,20 @@ def write_file(
         sys.stdout.buffer.flush()
         return
     target = Path(os.path.realpath(path))
-    if parents:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_dir():
-        raise IsADirectoryError(f"{path}: is a directory; give the name of a file")
-    if target.exists() and not target.is_file():
-        _write_in_place(target, content)
-        return
+    try:
+        if parents:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "is a directory; give the name of a file")
+        if target.exists() and not target.is_file():
+            _write_in_place(target, content)
+        else:
+            _replace(target, content, mode, durable=durable)
+    except OSError as error:  # a failed write names no file, and others the temporary one
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def _replace(target: Path, content: bytes, mode: int | None, *, durable: bool) -> None:
     partial = temporary_path(target)
     try:
         _fill(os.open(partial, os.O_WRONLY | os.O_CLOEXEC), content, durable=durable)
@@ -337,7 +346,8 @@ def temporary_path(target: Path) -> Path:
 
     Only its owner can read it. Raises OSError.
     """
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=PARTIAL)
+    begin = os.fsdecode(os.fsencode(target.name)[:_KEPT_BYTES])
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{begin}.", suffix=PARTIAL)
     os.close(handle)
     return Path(name)
 
@@ -371,13 +381,27 @@ def _create_in_place(path: Path, content: bytes) -> None:
 
 
 def _write_in_place(target: Path, content: bytes) -> None:
-    descriptor = os.open(target, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    descriptor = _opened_for_writing(target, time.monotonic() + WAIT_S)
     try:
+        os.set_blocking(descriptor, True)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FileExistsError(f"{target}: became a regular file while it was opened")
         write_all(descriptor, [content])
     finally:
         os.close(descriptor)
+
+
+def _opened_for_writing(target: Path, deadline: float) -> int:
+    """Return a descriptor of a device or a pipe; the reader of a pipe may never come."""
+    while True:
+        try:
+            return os.open(target, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > deadline:
+                raise OSError(errno.ENXIO, "no process reads this pipe") from error
+        time.sleep(_POLL_S)
 
 
 def _umask() -> int:
@@ -388,8 +412,8 @@ def _umask() -> int:
 
 
 WAIT_S = 2.0
-"""Longest time in seconds that a process waits for the lock. The lock is held while a small file is
-written; a disk that takes longer hangs."""
+"""Longest time in seconds that a process waits for the lock, which is held while a small file is
+written, so that a disk that takes longer hangs; and for the reader of a pipe."""
 _POLL_S = 0.005
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL, errno.ENOSYS})
 """Error numbers of `flock` on a file system that cannot lock directories."""

@@ -132,6 +132,9 @@ _MISPLACED = (_MISSING, "UsageError")
 
 def run() -> NoReturn:
     """Run the command line as a process of its own."""
+    for name in ("stdout", "stderr"):  # None if it is closed; a file would then get its number
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     try:
         main()
     except SystemExit as ended:

@@ -7,6 +7,7 @@ without histograms of single requests is held as its sums, in the manifest.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from driftscope.errors import TraceError, UsageError
 from driftscope.ingest.base import THIS_RUN, Figures, Histogram, Reader, RequestCounts
 from driftscope.trace.manifest import CLIENT, INGESTED, MANIFEST, Manifest, client_manifest
 from driftscope.trace.records import ClientRow
+from driftscope.trace.runs import remove
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Ended
@@ -40,8 +42,8 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
     """Write the requests of a file as a run; a part without rounds of single requests is written as
     its sums. Return the number of requests, and of such parts.
 
-    Raises TraceError if `run` already holds a run or cannot be written, and UsageError for figures
-    that a run cannot hold.
+    Raises TraceError if `run` already holds a run or cannot be written whole, and UsageError for
+    figures that a run cannot hold.
     """
     found = [figures for figures in found if not figures.is_sum]
     sums = [
@@ -58,6 +60,13 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
         writer.put(row)
         requests += 1
     writer.close()
+    if lost := sum((status := writer.status()).dropped.values()):
+        with contextlib.suppress(TraceError, OSError):
+            remove(run)
+        raise TraceError(
+            f"{run}: {lost:,} of {requests:,} requests could not be written "
+            f"({status.first_error}); make room and give -o again"
+        )
     return requests, len(sums)
 
 

@@ -156,6 +156,15 @@ def test_a_terminal_without_a_character_gets_a_plainer_one(encoding: str) -> Non
         assert printed in done.stdout and "This is a bug" not in done.stderr
 
 
+@pytest.mark.process
+def test_closed_streams_are_no_error() -> None:
+    """As of a daemon that has none."""
+    words = f"{sys.executable} -m driftscope findings --json"
+    for closed in (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
+        done = run_process("bash", "-c", f"{words} {closed}")
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_table_of_doctor_says_what_to_do(without_engines: Driftscope) -> None:
     done = without_engines("doctor", COLUMNS="120")
     assert done.returncode == 1

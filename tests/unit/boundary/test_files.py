@@ -115,6 +115,30 @@ def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
     assert read == [b"content"] and stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+def test_a_pipe_that_nobody_reads_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "WAIT_S", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with no_hang(), pytest.raises(OSError, match="no process reads this pipe") as caught:
+        write_file(tmp_path / "pipe", b"content")
+    assert caught.value.filename == str(tmp_path / "pipe")
+
+
+def test_a_file_of_the_longest_name(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 125 + ".html")
+    write_file(path, b"content")
+    assert path.read_bytes() == b"content"
+
+
+def test_a_whole_number_beyond_every_float_is_infinite() -> None:
+    assert files.parse_json('{"a": 1' + "0" * 400 + ', "b": 1e999, "c": 12345678901234567890}') == {
+        "a": math.inf,
+        "b": math.inf,
+        "c": 12345678901234567890,
+    }
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser makes devices")
 def test_a_device_stays_a_device(tmp_path: Path) -> None:
     null = tmp_path / "null"
@@ -137,8 +161,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "write_all", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         write_file(path, b"new")
+    assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 

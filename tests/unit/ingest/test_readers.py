@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import tempfile
@@ -15,12 +16,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.command import run_command
+from support.command import assert_fails, run_command
 from support.engine_logs import response, write
 
 from driftscope.analysis.replays import BOUNDS, NO_INTERVAL, FileTotals, summarise_replay, versus
 from driftscope.boundary.json_document import INGESTED
 from driftscope.errors import (
+    EXIT_ERROR,
     EXIT_NO_DATA,
     EXIT_USAGE,
     DamagedTraceError,
@@ -35,6 +37,7 @@ from driftscope.json_schema import schema_of
 from driftscope.pipeline import Inputs, measure
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace
+from driftscope.trace.segments import StreamFile
 
 SAMPLES = Path(__file__).parent / "samples"
 INPUTS = Path(__file__).parents[2] / "verification" / "cases" / "inputs"
@@ -575,6 +578,18 @@ def test_two_runs_of_sums_are_not_compared(tmp_path: Path) -> None:
     run, _ = _sums_run("vllm-bench.json", tmp_path)
     said = _cli("compare", run, run, code=EXIT_NO_DATA)
     assert "cannot tell how the runs compare: no per-request rows" in said
+
+
+def test_requests_that_the_disk_has_no_room_for_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(StreamFile, "append", full)
+    done = run_command("ingest", SAMPLES / "vllm-requests.jsonl", "-o", tmp_path / "run")
+    assert_fails(done, EXIT_ERROR, "6 of 6 requests could not be written", "No space left")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_count_that_no_run_can_hold_is_one_error(tmp_path: Path) -> None:
