@@ -110,7 +110,9 @@ class CaseFindings:
         """Return in words what a finding needs and the case lacks; "" if nothing."""
         own = _OF_REPLAYS.get(name, name) if self.kind is SubjectKind.REPLAY else name
         if own in self.kind.catalogue:
-            need = self.kind.catalogue[own].need
+            need, figure = self.kind.catalogue[own].need, self._deciding(own)
+            if figure is not None and figure.interval is None:
+                return "too little is recorded for an interval of its figure"
             return "" if need.met(self.case) else f"it needs {need.words}"
         others = (kind.value for kind in SubjectKind if name in kind.catalogue)
         return next((f"it is about {kind}" for kind in others), "")

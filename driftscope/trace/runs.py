@@ -337,7 +337,7 @@ def resolve_run(path: Path) -> Path:
         read_manifest(path)  # raises, with what is known of a start that failed
     raise NotATraceError(
         f"{path}: has no {MANIFEST}, so it is not a driftscope run; it holds runs, newest first: "
-        f"{offer}; give one of them, or {quoted(path / LATEST)}"
+        f"{offer}; give one of them{'' if path == Path() else f', or {quoted(path / LATEST)}'}"
     )
 
 

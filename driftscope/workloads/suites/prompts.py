@@ -235,7 +235,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     except KeyError as error:
         raise UsageError(
             f"{path}: no reader for {path.suffix or 'files without an ending'}; known are "
-            f"{', '.join(_READERS)}"
+            f"{', '.join(_READERS)}; a .jsonl file has a line {_SHAPE} for each prompt"
         ) from error
     except (ValueError, OSError, RecursionError) as error:
         raise UsageError(f"{path}: not readable ({' '.join(str(error).split())[:200]})") from error
@@ -289,10 +289,11 @@ def _json(path: Path) -> Iterable[Row]:
 
 def _mapping(row: Any) -> Row:
     if not isinstance(row, dict):
-        raise ValueError("a row that is not an object")
+        raise ValueError(f"a row that is not an object such as {_SHAPE}")
     return row
 
 
+_SHAPE = '{"prompt": "Hello"}'
 _READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
     ".parquet": _parquet,
     ".jsonl": _jsonl,

@@ -188,7 +188,10 @@ def parse_suite(
     """Return the suite that `text` describes; raise UsageError, whose message names the fault."""
     where = where or f"suite {name}"
     try:
-        file = SuiteFile.model_validate(yaml.safe_load(text))
+        content = yaml.safe_load(text)
+        if not isinstance(content, dict):
+            raise ValueError("is no suite (docs/suites.md); --prompts takes a file of prompts")
+        file = SuiteFile.model_validate(content)
         conditions = {
             label: tuple(_transform(one, f"conditions.{label}") for one in steps)
             for label, steps in file.conditions.items()
