@@ -271,7 +271,7 @@ def _beyond(
     """Return the logarithm of each step's time over the median of the `usual` steps of its kind."""
     out = np.empty(len(seconds))
     order = np.argsort(kind, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(kind[order])) + 1):
+    for rows in np.split(order, np.flatnonzero(np.diff(kind[order])) + 1) if len(order) else ():
         out[rows] = np.log(seconds[rows] / np.median(seconds[rows][usual[rows]]))
     return out
 
