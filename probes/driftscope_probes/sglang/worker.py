@@ -85,7 +85,7 @@ class TimedWorker:
 
     def step(self, run: Callable[[], Any], batch: Any) -> Any:
         """Return the result of a step of a ScheduleBatch."""
-        recorder, requests = self._recorder, tuple(batch.reqs)
+        recorder, requests = self._recorder, tuple(getattr(batch, "reqs", ()))
         recorder.step_started(self._schedule(batch))
         result = run()
         recorder.step_ended(lambda: len(requests))
