@@ -25,7 +25,12 @@ from driftscope.inspect.checks.tensors import EMBEDDING, HEAD
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.reference.config import FINAL_STATE, LatentConfig, default_aux_layers
 from driftscope.inspect.trial.drafting import Repair, Variant, repaired
-from driftscope.inspect.trial.layer_repairs import HEAD_FIELDS, layer_repairs
+from driftscope.inspect.trial.layer_repairs import (
+    FITS_BETTER,
+    HEAD_FIELDS,
+    layer_repairs,
+    queries_fit,
+)
 from driftscope.inspect.trial.result import DrafterChange
 
 _QUERIES, _CACHED = "q_b_proj.weight", "kv_a_proj_with_mqa.weight"
@@ -37,7 +42,11 @@ _FIRST = "midlayer.self_attn."
 def attention_repairs(base: Variant) -> Iterator[Repair]:
     """Yield the repairs of attention's projections."""
     latent = base.config.latent
-    yield _in_pairs(base, latent) if latent else _in_halves(base)
+    yield _in_pairs(base, latent) if latent else _in_halves(base, "q", "k")
+    for part in () if latent else ("q", "k"):
+        alone = _in_halves(base, part)
+        if queries_fit(alone.variant) > FITS_BETTER * queries_fit(base):
+            yield alone
     if not base.config.reads_final_state:
         parts = _LATENT_INPUTS if latent else _PLAIN_INPUTS
         names = [f"{_FIRST}{part}.weight" for part in parts]
@@ -47,15 +56,17 @@ def attention_repairs(base: Variant) -> Iterator[Repair]:
         yield repaired(base, "attention_halves", mistake, change=change, tensors=halves)
 
 
-def _in_halves(base: Variant) -> Repair:
-    turned = tuple(f"{one}_proj.{kind}" for one in "qk" for kind in ("weight", "bias"))
+def _in_halves(base: Variant, *parts: str) -> Repair:
+    turned = tuple(f"{one}_proj.{kind}" for one in parts for kind in ("weight", "bias"))
     state = dict(base.state)
     for name in (key for key in base.state if key.endswith(turned)):
         heads = state[name].reshape(-1, base.config.layer.head_dim, *state[name].shape[1:])
         state[name] = torch.cat([heads[:, ::2], heads[:, 1::2]], 1).reshape(state[name].shape)
-    change = "rows of q_proj and k_proj in halves, not in pairs"
-    mistake = "queries and keys are laid out for interleaved rotary positions"
-    return repaired(base, "rope_layout", mistake, change=change, tensors=state)
+    words = " and ".join(f"{part}_proj" for part in parts)
+    change = f"rows of {words} in halves, not in pairs"
+    mistake = f"rows of {words} are laid out for interleaved rotary positions"
+    name = "rope_layout" if len(parts) > 1 else f"rope_layout_of_{parts[0]}"
+    return repaired(base, name, mistake, change=change, tensors=state)
 
 
 def _in_pairs(base: Variant, latent: LatentConfig) -> Repair:

@@ -385,7 +385,7 @@ FURTHER = (
     ),
     Plant("value heads in another order", _ORDER, weights=each(heads(_ROLLED), V)),
     Plant("key heads in another order", _ORDER, weights=each(heads((1, 0, 3, 2)), K)),
-    Plant("only keys interleaved", weights=each(interleaved, K)),
+    Plant("only keys interleaved", ("repaired_by.rope_layout_of_k",), weights=each(interleaved, K)),
     Plant("keys and values exchanged", ("repaired_by.k_and_v",), weights=exchanged(K, V)),
     Plant(
         "a quarter of the head one off",

@@ -32,6 +32,7 @@ from support.checkpoints import (
     fields,
     halves,
     heads,
+    interleaved,
     latent_drafter,
     stored,
     transposed,
@@ -66,7 +67,8 @@ from driftscope_lab.trio import encode, load_prompts, trio_path
 
 def _repairs(folder: Path, **changes: Callable[..., object]) -> tuple[Variant, dict[str, Repair]]:
     base = as_served(open_drafter(str(changed(folder, **changes))), 6)
-    found = {one.id: one for one in layer_repairs(base, read_config(TARGET))}
+    both = *attention_repairs(base), *layer_repairs(base, read_config(TARGET))
+    found = {one.id: one for one in both}
     return base, found
 
 
@@ -91,6 +93,8 @@ def _halved(state: State) -> None:
         ("o_proj_transposed", each(transposed, OUT)),
         ("gate_and_up", exchanged(GATE, UP)),
         ("k_and_v", exchanged(K, V)),
+        ("rope_layout_of_q", each(interleaved, Q)),
+        ("rope_layout_of_k", each(interleaved, K)),
         ("norms_plus_one", _minus_one),
         ("norms_plus_one", lambda state: _minus_one(state, "norm.weight")),
         ("matrices_half_as_large", _halved),
@@ -144,7 +148,8 @@ def test_numbers_that_are_not_finite_stop_no_repair(tmp_path: Path, part: str) -
 def test_a_healthy_drafter_gets_only_repairs_that_run(tmp_path: Path) -> None:
     base, found = _repairs(tmp_path)
     assert set(found) == {
-        *("o_proj_transposed", "matrices_half_as_large", "heads_4_of_64", "heads_16_of_16")
+        *("o_proj_transposed", "matrices_half_as_large", "heads_4_of_64", "heads_16_of_16"),
+        *("rope_layout", "attention_halves"),
     }
     assert all(one.variant.build("cpu") for one in found.values()) and base
 
