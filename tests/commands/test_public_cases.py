@@ -10,9 +10,9 @@ from verification.cases.__main__ import answer, prepared
 from verification.cases.catalogue import CASES
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-AT_NIGHT = ("32", "33", "35")
-"""Checkpoints of classes that only vLLM's own code knows: `tests/engines/test_inspected.py` has
-these classes in one process of vLLM, where each of these cases starts its own."""
+AT_NIGHT = ("30", "31", "32", "33", "34", "35")
+"""Checkpoints that vLLM itself is asked about: `tests/engines/test_inspected.py` has every class
+with the same mistakes in one process of vLLM, where each of these cases starts its own."""
 QUICK = [
     pytest.param(name, marks=[pytest.mark.nightly] * name.startswith(AT_NIGHT))
     for name, case in CASES.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -123,6 +124,7 @@ def passages(seed: int) -> list[Passage]:
     return made
 
 
+@functools.cache
 def _measured(cause: str, seed: int) -> list[MeasuredPrompt]:
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
     meter = PromptMeter(drafter, drafter, k=K, positions=20)

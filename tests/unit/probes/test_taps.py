@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny_drafter import HIDDEN, LAYERS, SINKS, Batch, Bench, Norm, by_hand, tiny_drafter
+from support.tiny_drafter import HIDDEN, Batch, Bench, Norm, tiny_drafter
 from torch import nn
 
 from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter
-from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
-from driftscope.vocabulary import MASSES
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.guard import Guard
 from driftscope_probes.taps import tap_residual
@@ -79,22 +77,6 @@ def test_what_the_drafter_does_not_have_stays_unmeasured(bench_of: Callable[...,
         assert np.isnan(bench.found("aux_norm_rms")).all()
         np.testing.assert_array_equal(bench.found(fed), bench.found("fed_rms"))
     assert (np.abs(bench.found("prenorm_rms") - bench.found("fed_rms")) > 1e-3).all()
-
-
-def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
-    bench_of: Callable[..., Bench],
-) -> None:
-    bench = bench_of(k=5)
-    batch = Batch(bench.proposer, k=3)
-    bench.record(batch)
-    for b, wanted in enumerate(by_hand(batch, bench.drafter.model, SINKS)):
-        for name in PER_DEPTH:
-            np.testing.assert_allclose(bench.found(name)[b, :3], wanted[name], rtol=1e-5)
-            assert bench.buffers.part(name, 2)[b, 3:].isnan().all()
-        masses = bench.buffers.part("masses", 2)[b].view(5, len(LAYERS), len(MASSES))
-        np.testing.assert_allclose(masses[:3], wanted["masses"].mean(2), atol=1e-6)
-        assert masses[3:].isnan().all()
-    assert bench.buffers.values[2:].isnan().all(), "rows of requests that are not there"
 
 
 @pytest.mark.parametrize("not_kept", ["sampled", "many"])

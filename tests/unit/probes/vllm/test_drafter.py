@@ -116,16 +116,6 @@ def test_what_vllm_wrote_is_read_back(
         assert torch.equal(values, (cache.keys[1, :length] * -7).double())
 
 
-def test_keys_written_token_by_token_and_in_pieces(make_cache: Callable[..., Cache]) -> None:
-    cache = make_cache(torch.float32, 32, 32)
-    reader = CpuAttnKeys(SimpleNamespace(isa=cache.isa))
-    for start, end in ((0, 5), (5, 6), (6, 40), (40, 41)):
-        cache.write(1, start, end)
-        read = _read(reader, cache.tensor, cache.block_table, end, cache.size)
-        assert torch.equal(read[1], cache.expected(end)[1])
-        assert (read[0] == read[0, 0, 0, 0]).all(), "another request's slots hold what they held"
-
-
 @pytest.mark.parametrize("older", [False, True])
 def test_a_padded_block_table_does_not_reach_outside_the_cache(
     make_cache: Callable[..., Cache], older: bool
