@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.gallery import TRACES
 from support.runs import START_S, Spec, write_rows, write_run
 from support.simulate import Truth, simulate
 
@@ -105,6 +106,12 @@ def pair() -> Analysis:
     """Return the analysis of PAIR."""
     with tempfile.TemporaryDirectory() as folder:
         return analysis_of(Path(folder), PAIR)
+
+
+@functools.cache
+def gallery_run(name: str) -> RunSummary:
+    """Return the summary of a run of the gallery."""
+    return summarise(TRACES / name, name)
 
 
 def with_texts(folder: Path, *answer: str, prompt: str = "Why?") -> Inputs:

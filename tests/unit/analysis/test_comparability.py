@@ -424,9 +424,8 @@ def test_a_comparison_and_a_gate_are_of_the_part_that_was_asked_for(
     done = run_command("compare", *runs, *where)
     assert done.stdout.startswith(f"Of both runs only --where label = '{label}'.")
     assert ("differs" in done.stdout) == differs
-    for words, named in ((where, where[1]), ((), None)):
-        document = json.loads(run_command("compare", *runs, *words, "--json").stdout)
-        assert document["where"] == named
+    document = json.loads(run_command("compare", *runs, *where, "--json").stdout)
+    assert document["where"] == where[1]
     checked = run_command("check", runs[1], "--baseline", runs[0], *where, "--require", RULE)
     assert checked.returncode == (EXIT_GATE_FAILED if differs else EXIT_OK), checked.stderr
 

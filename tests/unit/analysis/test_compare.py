@@ -137,6 +137,7 @@ def test_says_from_which_depth_on_a_run_is_better(tmp_path: Path) -> None:
     words = ["compare", str(tmp_path / "0"), str(tmp_path / "1"), "--json"]
     content = json.loads(CliRunner().invoke(app, words).output)
     assert content["verdict"].startswith("1 accepts more from depth 4 on")
+    assert content["where"] is None
     assert content["correction"] == "max-|t|, signs of pairs drawn"
     assert content["differences"][0]["metric"] == LENGTH
 

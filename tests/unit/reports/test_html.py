@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.analyses import PAIR, analysis_of, with_texts
+from support.analyses import PAIR, analysis_of, gallery_run, with_texts
 from support.command import run_python
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
@@ -25,7 +25,7 @@ from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import BaselineRun, baseline_of
 from driftscope.json_report import to_json
-from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
+from driftscope.pipeline import Analysis, Inputs, analyze, conclude
 from driftscope.trace.reader import read_trace
 from driftscope.trace.texts import TEXTS
 from driftscope_reports.conclusions import split
@@ -332,7 +332,7 @@ def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
 
 
 def test_what_acceptance_goes_with_is_told_with_its_intervals() -> None:
-    run = summarise(read_trace(GALLERY / "drifting"), "run")
+    run = gallery_run("drifting")
     words = Page(to_html(conclude([run]))).words
     estimates = [relation.alone for relation in run.within_request if relation.alone]
     assert len(estimates) == 2
@@ -342,12 +342,12 @@ def test_what_acceptance_goes_with_is_told_with_its_intervals() -> None:
 
 
 def test_speed_is_held_against_a_baseline_without_speculation() -> None:
-    run = summarise(read_trace(GALLERY / "drifting"), "run")
+    run = gallery_run("drifting")
     held = baseline_of(open_run(GALLERY / "without"), "baseline")
     assert isinstance(held, BaselineRun)
     words = Page(to_html(conclude([run], baseline=held))).words
     assert f"The baseline takes {milliseconds(held.latency.tpot_s)}." in words
-    assert "baseline, measured" in words and "took at most run baseline" in words
+    assert "baseline, measured" in words and "took at most drifting baseline" in words
     other = replace(held, manifest=replace(held.manifest, mode="full graph"))
     words = Page(to_html(conclude([run], baseline=other))).words
     assert "baseline: it is not used: its engine" in words and "The baseline takes" not in words

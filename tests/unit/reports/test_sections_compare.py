@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.analyses import gallery_run
 from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
@@ -22,13 +23,10 @@ from driftscope_reports.model import Picture
 from driftscope_reports.sections_speed import outcome_share, outcomes_of
 from driftscope_reports.tables import comparison_cells, comparison_rows
 
-GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
-
 
 @pytest.fixture(scope="module")
 def runs() -> tuple[RunSummary, RunSummary]:
-    first, second = (summarise(read_trace(GALLERY / n), n) for n in ("drifting", "server"))
-    return first, second
+    return gallery_run("drifting"), gallery_run("server")
 
 
 @pytest.fixture(scope="module")

@@ -149,21 +149,6 @@ def test_a_condition_that_makes_no_sense_says_what_may_be_named(where: str) -> N
         Filter(where=where)
 
 
-@pytest.mark.parametrize(
-    ("where", "same"),
-    [
-        ("prompt_tokens - 2000 between 0 and 20", "label = 'long'"),
-        ("label = 'context batch' or execution = 'eager'", "execution = 'eager'"),
-        ("replica + 1 > 1", "replica = 1"),
-    ],
-)
-def test_conditions_in_other_words(run: Path, where: str, same: str) -> None:
-    one, other = (_summary(run, condition) for condition in (where, same))
-    assert one.rounds == other.rounds > 0
-    assert one.acceptance == other.acceptance
-    assert one.hidden == other.hidden
-
-
 def test_the_end_of_a_run_without_rounds_is_no_data(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", Spec(requests=0))
     with pytest.raises(NoDataError):
