@@ -310,6 +310,14 @@ def test_a_run_that_goes_on_is_read_to_its_last_batch(tmp_path: Path) -> None:
     assert there.problems
 
 
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run")
+    file = next(path.glob("verify-*.parquet"))
+    file.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(DamagedTraceError, match=file.name):
+        open_run(path)
+
+
 def test_requests_are_opened_alike_in_a_run_of_many_chains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
