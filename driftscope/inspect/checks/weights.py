@@ -132,7 +132,7 @@ def _values(
     if not whole and not bad and rows and largest > 0:
         if not SMALLEST <= largest <= LARGEST:
             odd.append(f"the largest number of {name} is {largest:.1g}")
-        elif near < NEAR_ZERO * tensor.elements:
+        elif near < NEAR_ZERO * tensor.elements and tensor.elements >= MANY:
             odd.append(f"{near} of {tensor.elements} numbers of {name} are near 0")
         elif tiny > MOST_TINY * tensor.elements:
             odd.append(f"{tiny} of {tensor.elements} numbers of {name} are next to 0")
@@ -157,9 +157,9 @@ def _values(
 
 SMALLEST, LARGEST = 1e-5, 1e4
 """Bounds of the largest number of a matrix: 0.1 to 100 in published drafters."""
-NEAR_ZERO = 0.001
-"""Least share of a matrix's numbers below a hundredth of its largest: 1 % of evenly spread numbers
-are, and more of trained ones."""
+NEAR_ZERO, MANY = 0.001, 10_000
+"""Least share of a matrix's numbers below a hundredth of its largest, and numbers from which it is
+judged: 1 % of evenly spread numbers are, and more of trained ones."""
 TINY, MOST_TINY = 1e-5, 0.2
 """Part of the largest number, and largest share of a matrix's numbers that may be smaller without
 being 0: 4e-5 of normally distributed ones are."""

@@ -308,6 +308,7 @@ LOOK_ALIKES: dict[str, tuple[str, Callable[[State], object]]] = {
             {f"{name}.weight": EMBEDDING.clone() for name in ("lm_head", "embed_tokens")}
         ),
     ),
+    "a small matrix": ("odd_numbers", added("extra.weight", torch.ones(8, 8) - torch.eye(8) / 2)),
     "norms of ones": ("weights_repeated", of_dims(1, torch.ones_like)),
     "a bias of zeros": ("dead_rows", added(f"{ATTENTION}.q_proj.bias", torch.zeros(H))),
     "norms that are not trained at all": ("norms_of_ones", of_dims(1, torch.ones_like)),
