@@ -110,10 +110,11 @@ def _values(
     for block in tensor.blocks():
         bad += int(block.size - np.isfinite(block).sum())
         size = np.abs(block)
-        largest = max(largest, float(size.max(initial=0)))
-        near += int((size <= size.max(initial=0) / 100).sum())
-        tiny += int(((size > 0) & (size < size.max(initial=0) * TINY)).sum())
-        near += block.size * bool(block.min() == block.max())  # all equal
+        top = float(size.max(initial=0))
+        largest = max(largest, top)
+        equal = bool(block.min() == block.max())
+        near += block.size if equal else np.count_nonzero(size <= top / 100)
+        tiny += np.count_nonzero(size < top * TINY) - (block.size - np.count_nonzero(block))
         alive |= block.any(axis=0)
         flat = block.reshape(len(block), -1)
         dead, rows = dead + int((~flat.any(axis=1)).sum()), rows + len(flat)
@@ -186,9 +187,10 @@ def check_repeated(inspected: Inspected) -> Iterator[CheckResult]:
         if not tensor.is_float or name in (EMBEDDING, HEAD) or name.endswith(".bias"):
             continue
         numbers = tensor.flat()
-        if not numbers.size or bool((numbers == numbers[0]).all()):  # norms that are all 1
+        first = numbers[:_BEGINNING]
+        if not first.size or (first == first[0]).all():  # norms that are all 1
             continue
-        other = seen.setdefault((tensor.shape, numbers[:_BEGINNING].tobytes()), tensor)
+        other = seen.setdefault((tensor.shape, first.tobytes()), tensor)
         if other is not tensor and np.array_equal(other.flat(), numbers):
             repeated.append(f"{other.name} and {tensor.name}")
     if repeated:
