@@ -130,6 +130,7 @@ def _run(label: str, groups: Groups, length: float = 1.0, rounds: int = 1) -> An
         rounds=rounds,
         acceptance=SimpleNamespace(mean_length=length),
         manifest=SimpleNamespace(norm_flags={}),
+        changes=None,
     )
 
 
