@@ -564,7 +564,7 @@ def _replay_figures(first: ReplaySummary) -> tuple[KeyFigure, ...]:
         answers = KeyFigure(
             value=NOT_RECORDED if rounds is None else f"{rounds:,}",
             unit="rounds",
-            reference=without_interval(cell) or f"in {cell.condition}",
+            reference="sums, without single requests",
             meaning="Rounds that the sums of the file cover; it holds no single requests.",
         )
     else:
@@ -580,9 +580,8 @@ def _replay_figures(first: ReplaySummary) -> tuple[KeyFigure, ...]:
     length = KeyFigure(
         value=number(cell.mean_length),
         unit="tokens per round",
-        reference=_beside_condition(
-            cell, [(condition, condition.length_ratio) for condition in others]
-        ),
+        reference=(without_interval(cell) if first.planned is None else "")
+        or _beside_condition(cell, [(condition, condition.length_ratio) for condition in others]),
         meaning=MEAN_LENGTH.meaning,
     )
     time = KeyFigure(

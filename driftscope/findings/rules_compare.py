@@ -679,9 +679,11 @@ def replayed(case: ReplayCase) -> Finding:
     if run.planned is None:
         cell = run.cells[0]
         rounds = "" if cell.rounds is None else f" of {count(cell.rounds, 'round')}"
-        parts = ", ".join(_cell_figures(cell)) or "no acceptance length and no time per token"
-        without = without_interval(cell)
-        sent = f"holds sums{rounds}: {parts} in {cell.condition}{without and f' ({without})'}"
+        named = _cell_figures(cell)
+        if cell.mean_length is not None and (bounds := without_interval(cell)):
+            named[0] += f" ({bounds})"
+        parts = ", ".join(named) or "no acceptance length and no time per token"
+        sent = f"holds sums{rounds}: {parts} in {cell.condition}"
     else:
         answered = (
             f"answered {run.ended.get(Ended.ANSWERED, 0):,} of {count(run.planned, 'request')}"

@@ -415,7 +415,7 @@ def _field(run: Path, name: str) -> object:
 
 
 _OURS = re.compile(
-    rf"{re.escape(MANIFEST)}|{re.escape(CONTROL)}|{re.escape(TEXTS)}|(?:status|fault)-[^/]*\.json"
+    rf"{re.escape(MANIFEST)}|{re.escape(CONTROL)}|{re.escape(TEXTS)}|(?:status|fault|telemetry)-[^/]*\.json"
     rf"|(?:{'|'.join(RECORDS)})-(?P<source>[^/]+)-\d{{4,}}\.(?:arrows|parquet)"
     rf"|\.[^/]+{re.escape(PARTIAL)}"
 )

@@ -190,7 +190,7 @@ def _speculation(options: Sequence[str]) -> Iterator[tuple[str, object]]:
 
 _QUOTES = (
     "write it in single quotes, with double quotes inside: "
-    '\'{"method": "eagle3", "model": "DRAFTER"}\''
+    '\'{"method": "eagle3", "model": "DRAFTER", "num_speculative_tokens": 4}\''
 )
 
 

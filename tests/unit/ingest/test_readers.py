@@ -472,7 +472,7 @@ def test_what_is_not_in_the_file_is_null_and_never_0(tmp_path: Path) -> None:
 def test_the_report_says_what_interval_sums_have(name: str, words: str, tmp_path: Path) -> None:
     run, _ = _sums_run(name, tmp_path)
     page = tmp_path / "page.html"
-    assert f"in {WHOLE} ({words})" in _cli("analyze", run, "-o", page)
+    assert f" tokens per round ({words})" in _cli("analyze", run, "-o", page)
     text = page.read_text()
     assert (BOUNDS if BOUNDS in words else f"({words})") in text and "0.75 0.50 0.25" in text
     assert "answered 0 of" not in text and "0 answers" not in text

@@ -219,6 +219,7 @@ def test_a_folder_of_another_tool_with_names_of_a_run_is_kept(
 def test_a_run_whose_manifest_is_damaged_is_proved_by_its_status(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", SPEC)
     (run / MANIFEST).write_text("")
+    (run / "telemetry-worker0-1.json").write_text("{}")  # of a server that exports metrics
     remove(run)
     assert not run.exists()
 
