@@ -64,10 +64,8 @@ def _answer(text: str, facts: RunFacts = FACTS) -> bool | None:
     ("text", "answer"),
     [
         ("attention.self_mass[-1] > 0.5", True),
-        ("attention.self_mass[1] > 0.5", False),
         ("k == 4 and fallback.steps >= 100", True),
         ("1 < k < 4", False),
-        ("not k == 4", False),
         ("fallback.by_reason.k_zero / fallback.steps > 0.02", True),
         ("fallback.by_reason.no_draft > 0", False),
         ("segments['in distribution'].mean_length > 2", True),

@@ -122,8 +122,6 @@ def test_vllm_can_import_it_by_its_name() -> None:
         ),
         (['--speculative-config={"model": "/models/a b/"}'], "a-b"),
         (["-sc", '{"method": "ngram"}'], "ngram"),
-        (["--speculative_config", '{"model": "d"}'], "d"),
-        (["--speculative-config.model", "org/d", "--port", "1"], "d"),
         (["--spec-model", "org/d", "--spec-tokens=3"], "d"),
         (["--config", "serve.yaml"], "drafter"),
         (["-sc", '{"model": "../../.."}'], "drafter"),

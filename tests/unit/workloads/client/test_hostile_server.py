@@ -34,7 +34,7 @@ TIMEOUT_S = 1.5
 LOOK_S = 1.0
 ROOM_KB = 500 << 10
 """Most memory that the worst server may add, in KiB: an answer's bytes at their limit."""
-FINE = {"well", "version-deep", "version-long", "metrics-endless", "metrics-bomb", "metrics-digits"}
+FINE = {"well", "version-deep", "version-long", "metrics-endless", "metrics-digits"}
 """The answer is as it should be; what is wrong is said of the server only."""
 LOOKS = {name for name in OPENAI if name.startswith(("models-", "key-echo-models", "redirect-mod"))}
 """No request is sent: it is not known what to ask."""
