@@ -271,31 +271,25 @@ class ServedDrafter:
         return replace(passage, states=states)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptMeter:
     """Measures prompts with one drafter."""
 
-    def __init__(
-        self,
-        drafter: ReferenceDrafter,
-        target: Embeds,
-        *,
-        k: int,
-        positions: int,
-        vocabulary: DraftVocabulary | None = None,
-        served: ServedDrafter | None = None,
-    ) -> None:
-        """`positions` is the largest number of positions of one answer; `served` is needed for
-        interventions in the served dtype."""
-        self._drafter, self._target = drafter, target
-        self._k, self._positions = k, positions
-        self._vocabulary, self._served = vocabulary, served
+    drafter: ReferenceDrafter
+    target: Embeds
+    k: int
+    positions: int
+    """Largest number of positions of one answer."""
+    vocabulary: DraftVocabulary | None = None
+    served: ServedDrafter | None = None
+    """Needed for interventions in the served dtype."""
 
     def measured(self, passage: Passage, interventions: Sequence[Intervention]) -> MeasuredPrompt:
         """Return the drafts of one passage under the interventions, from positions that are evenly
         spread over the answer."""
-        k, anchors, drafts = self._k, passage.anchors(self._k), dict[str, AblatedDraft]()
-        if len(anchors) > self._positions:
-            at = torch.linspace(0, len(anchors) - 1, self._positions, device=anchors.device)
+        k, anchors, drafts = self.k, passage.anchors(self.k), dict[str, AblatedDraft]()
+        if len(anchors) > self.positions:
+            at = torch.linspace(0, len(anchors) - 1, self.positions, device=anchors.device)
             anchors = anchors[at.round().long()]
         nothing = AblatedDraft(
             matches=torch.zeros((0, k), dtype=torch.bool),
@@ -303,9 +297,9 @@ class PromptMeter:
             rejections=torch.zeros((0, 2)),
         )
         if len(anchors):
-            prefix = narrow = Prefix.run_over(self._drafter, self._target, passage)
-            if self._served and any(intervention.served_dtype for intervention in interventions):
-                served = self._served
+            prefix = narrow = Prefix.run_over(self.drafter, self.target, passage)
+            if self.served and any(intervention.served_dtype for intervention in interventions):
+                served = self.served
                 narrow = Prefix.run_over(served.drafter, served, served.cast(passage))
         for intervention in interventions:
             if not len(anchors):
@@ -318,7 +312,7 @@ class PromptMeter:
                 if intervention.lookup is PromptLookup.BETTER_OF_BOTH:
                     matches = better_of(drafts[AS_SERVED].matches, matches)
                 drafts[intervention.id] = replace(nothing, matches=matches)
-        vocabulary = self._vocabulary.count(passage) if self._vocabulary else {}
+        vocabulary = self.vocabulary.count(passage) if self.vocabulary else {}
         return MeasuredPrompt(drafts=drafts, vocabulary=vocabulary)
 
 
@@ -361,8 +355,8 @@ def run_ablation(
             idle[intervention.id] = "no config names a dtype narrower than float32 (torch_dtype)"
     chains = [INTERVENTIONS[AS_SERVED], *(change for change in asked if change.id not in idle)]
     meter = PromptMeter(
-        drafter,
-        teacher,
+        drafter=drafter,
+        target=teacher,
         k=k,
         positions=positions,
         vocabulary=DraftVocabulary(drafter, teacher.tokenizer),

@@ -127,7 +127,7 @@ def passages(seed: int) -> list[Passage]:
 @functools.cache
 def _measured(cause: str, seed: int) -> list[MeasuredPrompt]:
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
-    meter = PromptMeter(drafter, drafter, k=K, positions=20)
+    meter = PromptMeter(drafter=drafter, target=drafter, k=K, positions=20)
     return [meter.measured(passage, CHAINS) for passage in passages(seed)]
 
 
