@@ -38,14 +38,12 @@ class AskedEngine:
 
     name: str
     package: str
-    module: str
-    """Module that runs in the process."""
     environment: Mapping[str, str]
 
     @property
     def command(self) -> Sequence[str]:
         """Command of its process."""
-        return (sys.executable, "-m", self.module)
+        return (sys.executable, "-m", f"driftscope.inspect.{self.package}_process")
 
     @property
     def is_installed(self) -> bool:
@@ -56,13 +54,11 @@ class AskedEngine:
 VLLM = AskedEngine(
     name="vLLM",
     package="vllm",
-    module="driftscope.inspect.vllm_process",
     environment={"VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
 )
 SGLANG = AskedEngine(
     name="SGLang",
     package="sglang",
-    module="driftscope.inspect.sglang_process",
     environment={"SGLANG_PLUGINS": "none", "TORCHDYNAMO_DISABLE": "1"},
 )
 
