@@ -158,7 +158,8 @@ def ablated_draft(
     going_on = torch.ones(len(anchors), dtype=torch.bool, device=anchors.device)
     for step, right in prefix.steps(anchors, k, change):
         matches.append(step.token_ids == right)
-        figures.append(prefix.figures(step))
+        columns = prefix.figures(step).values()
+        figures.append(torch.stack([column.mean() for column in columns]))
         ends = (going_on & ~matches[-1]).nonzero()[:, 0]
         # The rows of the chains `ends` [R], whose tokens are not those of `right` [A].
         logits, passage = step.logits[ends].float(), prefix.passage

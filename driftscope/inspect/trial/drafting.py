@@ -292,28 +292,23 @@ class ChainSums:
         names = ("sink", "own", "fed", "reached", "sure", "right")
         self._columns: dict[str, list[float]] = {name: [] for name in names}
 
-    def add(self, step: StepOutput, logits: Tensor, slots: int, matches: Tensor) -> None:
-        """Add the next depth: its `logits` [A, vocabulary], the number of verified slots, and which
-        tokens are the target's, [A]."""
+    def add(self, step: StepOutput, figures: Mapping[str, Tensor], matches: Tensor) -> None:
+        """Add the next depth: its `figures` [A] by name, and which tokens are the target's, [A]."""
         depth = len(self._bins) + 1
         away = [
             distance_masses(one[0], self._anchors, depth, DEFAULT_N_SINK, self._k)
             for one in step.attention
         ]
-        # The prompt's and the output's share are not needed, so that their border is any.
-        classes = [class_masses(one[0], slots, 0, DEFAULT_N_SINK) for one in step.attention]
-        by_class = torch.stack(classes).mean(0).sum(0)
-        top1 = logits.float().softmax(-1).amax(-1)
         self._bins.append(torch.stack(away).mean(0).sum(0))
         for name, value in (
-            ("sink", by_class[0]),
-            ("own", by_class[-1]),
-            ("fed", rms(step.fed[0]).sum()),
-            ("reached", self._accepted.sum()),
-            ("sure", (top1 * self._accepted).sum()),
-            ("right", (matches * self._accepted).sum()),
+            ("sink", figures["sink_mass"]),
+            ("own", figures["self_mass"]),
+            ("fed", figures["fed_rms"]),
+            ("reached", self._accepted),
+            ("sure", figures["top1"] * self._accepted),
+            ("right", matches * self._accepted),
         ):
-            self._columns[name].append(float(value))
+            self._columns[name].append(float(value.sum()))
         self._accepted = self._accepted * matches
 
     def sums(self) -> InsideSums:
@@ -392,8 +387,8 @@ class Prefix:
         ):
             yield step, ids[anchors + 1 + step.depth]
 
-    def figures(self, step: ChainStep) -> Tensor:
-        """Return the means of FIGURES over the positions of one depth, [figures]."""
+    def figures(self, step: ChainStep) -> dict[str, Tensor]:
+        """Return FIGURES of one depth at each position, [A], by name."""
         slots, prompt = self.context.slots, self.passage.prompt_tokens
         output = step.output
         masses = [class_masses(one[0], slots, prompt, DEFAULT_N_SINK) for one in output.attention]
@@ -403,7 +398,7 @@ class Prefix:
             step.logits.float().softmax(-1).amax(-1),
             *torch.stack(masses).mean(0).unbind(-1),
         )
-        return torch.stack([column.mean() for column in columns])
+        return dict(zip(FIGURES, columns, strict=True))
 
 
 _LEAST_PROBABILITY = 1e-9
@@ -464,8 +459,9 @@ def draft(
         matches.append(step.token_ids == right)
         probabilities.append(_probability(drafter, step.logits, right))
         if measured:
-            figures.append(prefix.figures(step))
-            inside.add(step.output, step.logits, prefix.context.slots, matches[-1])
+            columns = prefix.figures(step)
+            figures.append(torch.stack([column.mean() for column in columns.values()]))
+            inside.add(step.output, columns, matches[-1])
     accepted = torch.stack(matches, 1).int().cumprod(1)
     reached = torch.cat([torch.ones_like(accepted[:, :1]), accepted[:, :-1]], 1)
     return Drafted(
