@@ -80,8 +80,9 @@ MAX_JSON_BYTES = 16 << 20
 """Bytes of a manifest, a status file, or a file of rules or settings."""
 MAX_INPUT_BYTES = 1 << 30
 """Bytes of a file of prompts, a suite, or another tool's results."""
-MAX_STREAM_BYTES = 8 << 30
-"""Bytes of an Arrow stream. The writer seals a stream when it has grown to 64 MiB."""
+MAX_STREAM_BYTES = 1 << 30
+"""Bytes of an Arrow stream, or of the file that it is sealed to. The writer seals a stream when it
+has grown to 64 MiB."""
 MAX_ROWS_PER_BYTE = 8
 """Rows of a sealed file per byte, applied above SMALL_FILE_ROWS. A request id, or a time that does
 not lie on a straight line, takes more than a bit per row."""

@@ -95,7 +95,7 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a regular file of at most `limit` bytes; raises like `open_regular`."""
     with open_regular(path, follow=follow) as descriptor:
-        parts, left = [], limit + 1
+        parts, left = [], 0 if os.fstat(descriptor).st_size > limit else limit + 1
         while left > 0 and (part := os.read(descriptor, min(left, _CHUNK))):
             parts.append(part)
             left -= len(part)

@@ -78,8 +78,9 @@ def _load(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise CheckpointError(f"{path}: refused: {_reason(error)}; {_SAVE}") from error
     except Exception as error:  # a damaged or hostile file can raise anything
+        why = first_line(error).partition("Re-running")[0].strip()  # torch's advice is to run it
         raise CheckpointError(
-            f"{path}: is no pickle of tensors, or is damaged ({first_line(error)}); {_SAVE}"
+            f"{path}: is no pickle of tensors, or is damaged ({why}); {_SAVE}"
         ) from error
 
 

@@ -29,7 +29,7 @@ import errno
 import os
 import struct
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -630,14 +630,15 @@ def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
     damaged = {
         path: f"{path.name} is damaged: the file is left out"
         for path, digest in sorted(files.items())
-        if path.is_file() and digest_of(path) != digest
+        if path.is_file() and (path.stat().st_size > MAX_STREAM_BYTES or digest_of(path) != digest)
     }
-    alike: dict[tuple[str, str, int], list[Path]] = {}
+    alike = defaultdict[tuple[str, str, int], list[Path]](list)
     for record in RECORDS:
         for path in segments(run, record):
-            if path.is_file() and path not in damaged:
+            size = path.stat().st_size if path.is_file() and path not in damaged else 0
+            if 0 < size <= MAX_STREAM_BYTES:
                 role = source_of(path, record).rpartition("-")[0]
-                alike.setdefault((record, role, path.stat().st_size), []).append(path)
+                alike[record, role, size].append(path)
     for paths in alike.values():
         originals: dict[str, Path] = {}
         # A file that a status notes is no copy.

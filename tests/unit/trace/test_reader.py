@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import pytest
 from support.command import analyze_json, assert_fails
 from support.odd_runs import ROOT
 from support.runs import Spec, manifest, rows, verify, write_rows, write_run
-from support.waiting import until
+from support.waiting import no_hang, until
 
 from driftscope.analysis.query.record_views import Tables, open_run
 from driftscope.analysis.query.record_views import table as view
@@ -387,3 +387,21 @@ def test_a_stream_put_together_of_two_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() * 2)
     with pytest.raises(DamagedTraceError, match="second header"):
         read_trace(run)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("verify-engine0-27393-0000.parquet",), "verify-engine0-27393-0000.parquet is damaged"),
+        (("verify-engine0-1-0001.arrows", "verify-engine0-1-0002.arrows"), "is larger than"),
+    ],
+)
+def test_a_file_of_a_terabyte_is_refused_at_once(
+    names: Sequence[str], words: str, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(RECORDED, tmp_path / "run"))
+    for name in names:
+        with (run / name).open("ab") as file:
+            file.truncate(1 << 40)
+    with no_hang(), pytest.raises(DriftscopeError, match=words):
+        analyze(Inputs(sources=[run], labels=["run"]))
