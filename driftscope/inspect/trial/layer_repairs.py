@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, unflatten
 from torch.nn.functional import normalize
 
+from driftscope.inspect.checks.config import rope_theta
 from driftscope.inspect.checks.layer_fields import Heads, heads_of
 from driftscope.inspect.checks.tensors import some
 from driftscope.inspect.reference.config import DecoderConfig, rotary_share
@@ -32,13 +33,12 @@ TOO_LARGE = 30.0
 
 def layer_repairs(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
     """Yield the repairs of the layers; `target` are the fields of the target's config."""
-    yield from _eps(base, target)
+    yield from _numbers_of_target(base, target)
     yield from _norms_plus_one(base)
     yield from _rows(base)
     yield from _scale(base)
     yield from _gate_and_up(base)
     if base.config.latent is None:
-        yield from _rotary_share(base, target)
         yield from _cut_of_heads(base, target)
         yield from _keys_and_values(base)
         yield from _order_of_heads(base)
@@ -50,19 +50,16 @@ def _other_layer(base: Variant, name: str, mistake: str, fields: Mapping[str, An
     return repaired(base, name, mistake, fields=fields, config={"layer": layer})
 
 
-def _eps(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
-    theirs = target.get("rms_norm_eps", 1e-6)
-    if isinstance(theirs, int | float) and theirs != base.config.layer.rms_norm_eps:
-        mistake = "rms_norm_eps is not the target's"
-        yield _other_layer(base, "rms_norm_eps", mistake, {"rms_norm_eps": float(theirs)})
-
-
-def _rotary_share(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
-    theirs = rotary_share(target)
-    if theirs != base.config.layer.partial_rotary_factor and base.scaling is None:
-        mistake = "the share of a head that is rotated is not the target's"
-        fields = {"partial_rotary_factor": theirs}
-        yield _other_layer(base, "partial_rotary_factor", mistake, fields)
+def _numbers_of_target(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
+    """Yield each number of the layer that is not the target's."""
+    numbers = {"rms_norm_eps": target.get("rms_norm_eps", 1e-6)}
+    if base.scaling is None:
+        numbers["rope_theta"] = rope_theta(target)
+    if base.scaling is None and base.config.latent is None:
+        numbers["partial_rotary_factor"] = rotary_share(target)
+    for name, theirs in numbers.items():
+        if isinstance(theirs, int | float) and theirs != getattr(base.config.layer, name):
+            yield _other_layer(base, name, f"{name} is not the target's", {name: float(theirs)})
 
 
 def _cut_of_heads(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:

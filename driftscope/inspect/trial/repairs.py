@@ -11,7 +11,7 @@ import copy
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,6 @@ class TargetFacts:
     layers: int
     fields: Mapping[str, Any]
     """Fields of its config."""
-    rope_theta: float
     embedding: Tensor
     head: Tensor
 
@@ -111,7 +110,6 @@ class TargetFacts:
 def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
     """Return the repairs that change anything, those of the config alone first."""
     both = (
-        _rope,
         _embedding_and_head,
         lambda variant, _: attention_repairs(variant),
         lambda variant, facts: layer_repairs(variant, facts.fields),
@@ -235,19 +233,6 @@ def _other_layers(base: Variant, layers: tuple[int, ...], mistake: str) -> Repai
         fields={AUX_LAYERS: list(layers)},
         config={"aux_layers": layers},
     )
-
-
-def _rope(base: Variant, target: TargetFacts) -> Iterator[Repair]:
-    layer = base.config.layer
-    if layer.rope_theta != target.rope_theta and base.scaling is None:
-        yield repaired(
-            base,
-            "rope_theta",
-            "rope_theta is not the target's",
-            change=f'"rope_theta": {target.rope_theta:g}',
-            fields={"rope_theta": target.rope_theta},
-            config={"layer": replace(layer, rope_theta=target.rope_theta)},
-        )
 
 
 def _vocabulary(base: Variant, _target: TargetFacts) -> Iterator[Repair]:

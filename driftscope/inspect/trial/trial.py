@@ -12,7 +12,6 @@ import torch
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.errors import NoDataError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
-from driftscope.inspect.checks.config import rope_theta
 from driftscope.inspect.checks.layer_fields import not_promised
 from driftscope.inspect.checks.vocabulary import chat_template
 from driftscope.inspect.drafter_classes import AUX_LAYERS
@@ -226,7 +225,6 @@ class Bench:
         self.facts = TargetFacts(
             layers=target.layers,
             fields=target.fields,
-            rope_theta=rope_theta(target.fields),
             embedding=self.teacher.embedding.float().cpu(),
             head=self.teacher.head.float().cpu(),
         )

@@ -110,6 +110,7 @@ def test_a_repair_of_weights_restores_them(tmp_path: Path, name: str, plant: Pla
     ("name", "values"),
     [
         ("rms_norm_eps", {"rms_norm_eps": 1.0}),
+        ("rope_theta", {"rope_theta": 1e6}),
         ("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
         ("heads_8_of_32", {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}),
     ],
@@ -166,8 +167,7 @@ def _candidates(base: Variant, layers: Sequence[int]) -> list[tuple[int, ...]]:
     wrong = base.with_config(aux_layers=tuple(layers))
     facts = TargetFacts(
         layers=LAYERS,
-        fields={},
-        rope_theta=base.config.layer.rope_theta,
+        fields={"rope_theta": base.config.layer.rope_theta},
         embedding=base.state["fc.weight"],
         head=base.state["lm_head.weight"],
     )

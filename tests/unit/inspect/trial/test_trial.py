@@ -448,12 +448,6 @@ def test_a_planted_mistake_is_named(
     assert best.acceptance.mean_length == pytest.approx(healthy, abs=APART[name])
 
 
-def test_another_base_of_rotary_positions_is_named(eagle1: Kind, tmp_path: Path) -> None:
-    path = changed(tmp_path / "theta", eagle1.drafter, config=fields(rope_theta=100.0))
-    tried = {tried.change.id: tried for tried in eagle1.trial(path).tried}
-    assert tried["rope_theta"].gain.difference > 0
-
-
 def test_it_has_the_targets_head_whatever_its_file_holds(eagle1: Kind, tmp_path: Path) -> None:
     head = added("lm_head.weight", torch.zeros(1024, 256))
     path = changed(tmp_path / "a", eagle1.drafter, weights=head)
