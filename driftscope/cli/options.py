@@ -112,12 +112,20 @@ def named_runs(value: list[Path] | None) -> list[Path] | None:
 RunsArgument = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN", help="Run directories.", callback=named_runs, autocompletion=runs
+        metavar="RUN",
+        help="Run directories, or `latest`.",
+        callback=named_runs,
+        autocompletion=runs,
     ),
 ]
 RunArgument = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="Run directory.", callback=named_run, autocompletion=runs),
+    typer.Argument(
+        metavar="RUN",
+        help="Run directory, or `latest`.",
+        callback=named_run,
+        autocompletion=runs,
+    ),
 ]
 BaselineOption = Annotated[
     Path | None,

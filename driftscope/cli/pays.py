@@ -89,7 +89,8 @@ def pays(
         typer.Option(
             metavar="NAME",
             help="Environment variable with an API key: each server is started with it, through "
-            "its environment, and each request carries it. Default: VLLM_API_KEY if it is set.",
+            "its environment, and each request carries it. Default: VLLM_API_KEY if it is set; "
+            "for a running server also OPENAI_API_KEY.",
         ),
     ] = None,
     output: Annotated[

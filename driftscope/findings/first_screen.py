@@ -121,7 +121,10 @@ class FirstScreen:
             advised = dict.fromkeys(
                 answer.advice
                 for answer in about
-                if not any(answer.advice in action.advice for action in self.actions)
+                if not any(
+                    answer.advice.removeprefix(_TO_KNOW).rstrip(".") in action.advice
+                    for action in self.actions
+                )
             )
             records = [words for words in advised if words not in ids]
             # One `driftscope pays` of all runs answers whatever is asked of their speed.
