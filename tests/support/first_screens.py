@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 from support.analyses import client_row, write_replay
-from support.chromium import chromium
-from support.gallery import DRIFTING, HEALTHY, SERVER
+from support.chromium import chromium, opened
+from support.gallery import DRIFTING, HEALTHY, SERVER, TRACES
 from support.simulate.write import simulate
 
 from driftscope.analysis.query.row_filters import Filter
@@ -25,8 +25,7 @@ from driftscope.pipeline import EVERYTHING, Inputs, analyze
 from driftscope_reports.html import to_html
 
 DOCS = Path(__file__).parents[2] / "docs"
-TRACES = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
-WIDTH, HEIGHT = 1280, 900
+WIDTH = 1280
 _COLOURS = 64
 """Colours of a picture: enough for text and two lines, and a quarter of the bytes."""
 _ASKED = ("as asked", "system prompt", "no template")
@@ -106,38 +105,23 @@ SECTIONS = {"drift": "real", "compare": "real", "fallback": "part"}
 """Sections that are drawn open, each as wide as its page, with the state of their report."""
 
 
-def section(browser: Browser, page: Path, name: str, *, width: int = WIDTH) -> bytes:
+def section(browser: Browser, page: Path, name: str) -> bytes:
     """Return an opened section of a page with every picture drawn, as a small PNG."""
-    opened = _opened(browser, page, width)
-    part = opened.locator(f"#{name}")
-    part.locator(".fold > summary").click()
-    opened.evaluate("document.querySelector('header').style.position = 'static'")
-    for figure in part.locator("figure").all():
-        figure.scroll_into_view_if_needed()
-        figure.locator(".live .main-svg").first.wait_for(state="visible")
-    seen = part.screenshot()
-    opened.close()
-    return few_colours(seen)
+    with opened(browser, page, WIDTH) as shown:
+        part = shown.locator(f"#{name}")
+        part.locator(".fold > summary").click()
+        shown.evaluate("document.querySelector('header').style.position = 'static'")
+        for figure in part.locator("figure").all():
+            figure.scroll_into_view_if_needed()
+            figure.locator(".live .main-svg").first.wait_for(state="visible")
+        return few_colours(part.screenshot())
 
 
-def picture(browser: Browser, page: Path, *, width: int = WIDTH, scheme: str = "light") -> bytes:
+def picture(browser: Browser, page: Path) -> bytes:
     """Return the first screen of a page as a small PNG."""
-    opened = _opened(browser, page, width, scheme)
-    opened.locator(".verdict .live .main-svg, .verdict:not(:has(figure))").first.wait_for()
-    seen = opened.screenshot()
-    opened.close()
-    return few_colours(seen)
-
-
-def _opened(browser: Browser, page: Path, width: int, scheme: str = "light") -> Page:
-    opened = browser.new_page(
-        viewport={"width": width, "height": HEIGHT},
-        color_scheme="dark" if scheme == "dark" else "light",
-        reduced_motion="reduce",
-    )
-    opened.goto(page.as_uri())
-    opened.wait_for_selector("html[data-ready]", state="attached")
-    return opened
+    with opened(browser, page, WIDTH) as shown:
+        shown.locator(".verdict .live .main-svg, .verdict:not(:has(figure))").first.wait_for()
+        return few_colours(shown.screenshot())
 
 
 def few_colours(screenshot: bytes) -> bytes:
