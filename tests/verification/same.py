@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.analyses import leaves
 from support.command import run_command
 from support.odd_runs import ODD, RECORDED, ROOT
 from support.stub_server import stub_server
@@ -100,7 +101,7 @@ def answer(arguments: list[object]) -> Answer:
     figures: list[tuple[str, float]] = []
     findings: list[str] = []
     for document in _documents(done.stdout):
-        figures += _figures(document, "")
+        figures += _figures(document)
         findings += _findings(document)
     return {"exit": done.returncode, "findings": sorted(findings), "figures": figures}
 
@@ -115,20 +116,13 @@ def _documents(text: str) -> list[Any]:
     return documents
 
 
-def _figures(value: Any, path: str) -> list[tuple[str, float]]:
-    """Return the path and value of every number, and of every string that is all number."""
-    if isinstance(value, bool) or value is None:
-        return []
-    if isinstance(value, int | float):
-        return [(path, _rounded(float(value)))]
-    if isinstance(value, dict):
-        named = {key: inner for key, inner in value.items() if key != CLOCK}
-        return [row for key, inner in named.items() for row in _figures(inner, f"{path}.{key}")]
-    if isinstance(value, list):
-        return [
-            row for place, item in enumerate(value) for row in _figures(item, f"{path}[{place}]")
-        ]
-    return []
+def _figures(document: Any) -> list[tuple[str, float]]:
+    """Return the path and value of every number."""
+    return [
+        (path, _rounded(float(value)))
+        for path, value in leaves(document, "")
+        if isinstance(value, int | float) and not isinstance(value, bool) and CLOCK not in path
+    ]
 
 
 def _rounded(value: float) -> float:

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 from pydantic import TypeAdapter
 from support.analyses import PAIR, analysis_of, leaves, pair
+from support.command import strict_json
 from support.runs import Spec, write_run
 
 import driftscope
@@ -77,14 +78,10 @@ def test_what_is_no_number_is_null(analysis: Analysis) -> None:
     run = analysis.runs[0]
     hidden = replace(run.hidden, fed_rms=(1.0, math.nan, math.inf, 2.0), growth=None)
     odd = replace(run, hidden=hidden, attention=replace(run.attention, sink_mass=None))
-    content = json.loads(to_json(conclude([odd])), parse_constant=_refuse)
+    content = strict_json(to_json(conclude([odd])))
     assert content["runs"][0]["hidden"]["fed_rms"] == [1.0, None, None, 2.0]
     assert content["runs"][0]["attention"]["sink_mass"] is None
     _valid(content, REPORT)
-
-
-def _refuse(name: str) -> None:
-    raise AssertionError(f"{name} is no JSON")
 
 
 def test_a_document_is_read_back_into_its_record(report: dict[str, Any]) -> None:
