@@ -185,14 +185,16 @@ def check_tokenizer(inspected: Inspected) -> Iterator[CheckResult]:
     moved = any(theirs.get(number, word) != word for number, word in added.items())
     if not own or not targets or (own == targets and not moved):
         return
-    differs = moved or own.get("vocab") != targets.get("vocab")
+    differs = own.get("vocab") != targets.get("vocab")
     yield CheckResult(
         id="tokenizer_differs",
         level=CheckLevel.ERROR if differs else CheckLevel.WARNING,
         title="the drafter's tokenizer is not the target's",
         expected="the target's tokenizer.json, or none",
         rule="drafter and target exchange token ids",
-        found="another vocabulary" if differs else "the same vocabulary, other merges",
+        found="another vocabulary"
+        if differs
+        else f"the same vocabulary, other {'added tokens' if moved else 'merges'}",
         change="use a drafter of this target",
         certainty=Certainty.LIKELY,
     )
@@ -218,11 +220,16 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 def _model(folder: Path) -> tuple[dict[str, Any], dict[int, str]]:
-    """Return the model of a tokenizer, and its added tokens by id; both empty without one."""
+    """Return vocabulary and merges of a tokenizer, and its added tokens by id; both empty without
+    one."""
     try:
         content = read_json(folder / _TOKENIZER, limit=_MOST_BYTES)
         added = {token["id"]: token["content"] for token in content.get("added_tokens") or ()}
-        return dict(content.get("model") or {}), added
+        model = dict(content.get("model") or {})
+        # Libraries write a merge as "a b" or as ["a", "b"].
+        pairs = model.get("merges") or ()
+        merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in pairs]
+        return {"vocab": model["vocab"], "merges": merges}, added
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}, {}
 
