@@ -489,7 +489,8 @@ def _scaling(fields: Mapping[str, Any]) -> dict[str, Any]:
     rope = dict(_rope(fields))
     rope.pop("rope_theta", None)
     kind = rope.pop("rope_type", rope.pop("type", "default"))
-    return {} if kind == "default" else {"rope_type": kind, **rope}
+    # A factor of 1 changes nothing, whatever the kind.
+    return {} if kind == "default" or rope.get("factor") == 1 else {"rope_type": kind, **rope}
 
 
 def check_engine(inspected: Inspected) -> Iterator[CheckResult]:

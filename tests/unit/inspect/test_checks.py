@@ -649,6 +649,7 @@ def test_sglang_reads_no_other_field() -> None:
         ({"layer_types": [["full_attention"]]}, {"fields_not_run": CheckLevel.WARNING}),
         ({"tie_word_embeddings": True}, {"field_of_sglang": CheckLevel.NOTE}),
         ({"my_own_field": 3}, {"fields_not_known": CheckLevel.NOTE}),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 1.0}}, {}),
     ],
 )
 def test_a_field_is_a_result(tmp_path: Path, values: Config, found: dict[str, CheckLevel]) -> None:
