@@ -32,21 +32,26 @@ HEAVY = {
 }
 
 
+ASKED = [["--help"], ["--version"], *([c, "-h"] for c in COMMANDS), ["probe", "set", "-h"]]
+ASK = f"""
+import json, sys
+from driftscope.cli.app import main
+for arguments in {ASKED}:
+    sys.argv = ["driftscope", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        heavy = sorted({HEAVY} & set(sys.modules))
+        print(json.dumps([arguments, end.code or 0, heavy]), file=sys.stderr)
+"""
+
+
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], *([c, "-h"] for c in COMMANDS), ["probe", "set", "-h"]]
-)
-def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
-    code = (
-        "import json, sys\n"
-        "from driftscope.cli.app import main\n"
-        "try:\n main()\n"
-        "except SystemExit as end:\n code = end.code\n"
-        f"print(json.dumps([code or 0, sorted({HEAVY!r} & set(sys.modules))]), file=sys.stderr)"
-    )
-    done = run_python("-W", "error", "-c", code, *arguments, cwd=tmp_path)
-    assert json.loads(done.stderr) == [0, []]
-    assert done.stdout
+def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
+    done = run_python("-W", "error", "-c", ASK, cwd=tmp_path)
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    assert said == [[arguments, 0, []] for arguments in ASKED]
+    assert done.stdout.count("Usage: driftscope") == len(ASKED) - 1
 
 
 def test_help_names_every_command_and_the_exit_codes(driftscope: Driftscope) -> None:
@@ -140,20 +145,27 @@ def test_an_error_is_one_line_that_steers_no_terminal(
     assert err.startswith("driftscope: error: runs/") and err.rstrip("\n").isprintable()
 
 
+TRACES = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
+COMPARE = ("compare", TRACES / "smollm2-without", TRACES / "smollm2-eagle3")
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_without_a_character_gets_a_plainer_one(encoding: str) -> None:
-    runs = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
-    plain, drafting = runs / "smollm2-without", runs / "smollm2-eagle3"
-    for words, printed in (
-        (("compare", plain, drafting), "1.25x as fast" if encoding == "ascii" else "1.25×"),
-        (("watch", drafting, "--once"), "54.3%  #####"),
-        (("nöpe",), ""),
-    ):
-        done = run_process(
-            sys.executable, "-m", "driftscope", *words, PYTHONIOENCODING=encoding, encoding=encoding
-        )
-        assert printed in done.stdout and "This is a bug" not in done.stderr
+@pytest.mark.parametrize(
+    ("encoding", "words", "printed"),
+    [
+        ("latin-1", COMPARE, "1.25×"),
+        ("ascii", COMPARE, "1.25x as fast"),
+        ("ascii", ("watch", TRACES / "smollm2-eagle3", "--once"), "54.3%  #####"),
+        ("ascii", ("nöpe",), ""),
+    ],
+)
+def test_a_terminal_without_a_character_gets_a_plainer_one(
+    encoding: str, words: tuple[object, ...], printed: str
+) -> None:
+    done = run_process(
+        sys.executable, "-m", "driftscope", *words, PYTHONIOENCODING=encoding, encoding=encoding
+    )
+    assert printed in done.stdout and "This is a bug" not in done.stderr
 
 
 @pytest.mark.process
