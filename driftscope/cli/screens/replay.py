@@ -111,7 +111,8 @@ def say_lost(done: Done) -> None:
 def counted(done: Done) -> str:
     """Return the number of requests by how they ended, as one line."""
     ended = ", ".join(f"{count:,} {name}" for name, count in sorted(done.ended.items()))
-    return f"{'stopped; ' if done.stopped else ''}{done.planned:,} requests: {ended}"
+    warmup = f" ({done.warmup:,} of them warm-up)" if done.warmup else ""
+    return f"{'stopped; ' if done.stopped else ''}{done.planned:,} requests{warmup}: {ended}"
 
 
 def say(words: str) -> None:

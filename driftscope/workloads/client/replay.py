@@ -157,6 +157,8 @@ class Done:
     run: Path
     planned: int
     """Number of planned requests, warm-up included."""
+    warmup: int = 0
+    """Number of planned warm-up requests, which no figure counts."""
     ended: Mapping[str, int]
     """Number of requests by how they ended."""
     stopped: bool
@@ -214,6 +216,7 @@ async def _replay(order: Order, watcher: Watcher) -> Done:
         return Done(
             run=order.run,
             planned=len(shots),
+            warmup=sum(shot.warmup for shot in shots),
             ended=dict(session.counts),
             stopped=session.stopped,
             notes=notes,
