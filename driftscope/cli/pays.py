@@ -323,7 +323,7 @@ def contenders_of(
     served = [
         (label, {**config, K: tokens})
         for label, config in named
-        for tokens in k or [int(config.get(K, DEFAULT_K))]
+        for tokens in k or [config.get(K, DEFAULT_K)]
     ]
     labels = [label for label, _ in served]
     return [
@@ -341,8 +341,8 @@ def contenders_of(
 
 def speculations_in(options: Sequence[str]) -> tuple[list[Mapping[str, Any]], list[str]]:
     """Return the values of every --speculative-config, and the other options. Raises UsageError."""
-    import json
-
+    from driftscope.boundary.bounds import MAX_K
+    from driftscope.boundary.files import parse_json
     from driftscope.errors import UsageError
 
     left, found = list[str](), list[Mapping[str, Any]]()
@@ -353,11 +353,14 @@ def speculations_in(options: Sequence[str]) -> tuple[list[Mapping[str, Any]], li
             left.append(option)
             continue
         try:
-            config = json.loads(value if equals else next(waiting, ""))
+            config = parse_json(value if equals else next(waiting, ""))
         except ValueError as error:
             raise UsageError(f"{SPECULATION[0]}: not JSON: {error}") from error
         if not isinstance(config, dict):
             raise UsageError(f"{SPECULATION[0]}: give a JSON object, as for `vllm serve`")
+        tokens = config.get(K, DEFAULT_K)
+        if type(tokens) is not int or not 0 < tokens <= MAX_K:
+            raise UsageError(f"{SPECULATION[0]}: {K} is {tokens!r}, not a number up to {MAX_K}")
         found.append(config)
     return found, left
 

@@ -24,7 +24,7 @@ from support.stub_server import stub_server
 from support.waiting import until
 
 from driftscope.cli.options import numbers
-from driftscope.cli.pays import _again, contenders_of, key_variable
+from driftscope.cli.pays import _again, contenders_of, key_variable, speculations_in
 from driftscope.errors import UsageError
 from driftscope_lab.trio import trio_path
 
@@ -172,6 +172,20 @@ def test_the_shipped_trio_by_name() -> None:
 def test_arguments_with_a_secret_are_not_written_down(option: str) -> None:
     context: Any = SimpleNamespace(args=["--dtype", "float32", option, "x"])
     assert _again(context) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ('{"num_speculative_tokens": "x"}', "num_speculative_tokens is 'x', not a number"),
+        ('{"num_speculative_tokens": 1e400}', "num_speculative_tokens is inf, not a number"),
+        ('{"num_speculative_tokens": 0}', "num_speculative_tokens is 0, not a number"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_speculation_that_is_none(value: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"^--speculative-config: {words}"):
+        speculations_in(["--speculative-config", value])
 
 
 @pytest.mark.parametrize("text", ["0", "x", "2.5", "-1", "inf", "nan"])
