@@ -117,7 +117,7 @@ def _array_of_strings(kind: pa.DataType, values: list[Any]) -> pa.Array:
         if values.count(None) == len(values):
             return pa.nulls(len(values), kind)
         bitmap, values = _validity(values), _without_none(values, "")
-    encoded = [text.encode() for text in values]
+    encoded = [text.encode("utf-8", "replace") for text in values]
     buffers = [bitmap, _ends(encoded), pa.py_buffer(b"".join(encoded))]
     return pa.Array.from_buffers(kind, len(encoded), buffers)
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
+from driftscope.boundary.files import encodable
 
 if TYPE_CHECKING:
     import torch
@@ -188,5 +189,5 @@ def given_name(arguments: Any, key: str) -> str | None:
 
 
 def shortened(name: object) -> str | None:
-    """Return the first MAX_LABEL_CHARS characters of a name, if there is one."""
-    return None if name is None else str(name)[:MAX_LABEL_CHARS]
+    """Return the first MAX_LABEL_CHARS characters of a name, if there is one, as UTF-8 has them."""
+    return None if name is None else encodable(str(name)[:MAX_LABEL_CHARS])

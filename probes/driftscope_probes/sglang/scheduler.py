@@ -371,7 +371,7 @@ class SchedulerObserver(CoreObserver):
             max_tokens=sampling.max_new_tokens,
             traced=self._selection.selects(label),
             structured=_structured(sampling),
-            session=given_name(names, SESSION) or req.session_id,
+            session=given_name(names, SESSION) or shortened(req.session_id),
             pair=given_name(names, PAIR),
             adapter=adapter_of(req),
         )

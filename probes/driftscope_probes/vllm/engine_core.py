@@ -26,7 +26,7 @@ from driftscope.trace.status import OTHER, StartFault, read_faults
 from driftscope.trace.writer_files import check_writable, has_begun
 from driftscope.vocabulary import Structured, UndraftedReason
 from driftscope_probes.core_observer import CoreObserver
-from driftscope_probes.engine import PAIR, SESSION, given_name
+from driftscope_probes.engine import PAIR, SESSION, given_name, shortened
 from driftscope_probes.request_rows import (
     REMEMBERED_REQUESTS,
     EndedRequest,
@@ -339,8 +339,8 @@ class EngineObserver(CoreObserver):
             max_tokens=getattr(sampling, "max_tokens", None),
             traced=self._selection.selects(label),
             structured=_structured(sampling),
-            traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
-            session=given_name(names, SESSION) or getattr(request, "session_id", None),
+            traceparent=given_name(getattr(request, "trace_headers", None), "traceparent"),
+            session=given_name(names, SESSION) or shortened(getattr(request, "session_id", None)),
             pair=given_name(names, PAIR),
             adapter=adapter_of(request),
         )

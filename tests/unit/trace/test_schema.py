@@ -455,3 +455,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert not texts and TEXTS in problem and words in problem
         (tmp_path / TEXTS).unlink(missing_ok=True)
         (tmp_path / TEXTS).symlink_to("/etc/passwd")
+
+
+def test_a_lone_surrogate_costs_no_row() -> None:
+    """A client can put one into a name, and all rows of a flush are encoded together."""
+    assert array_of(["a\ud800b", None, "c"], pa.string()).to_pylist() == ["a?b", None, "c"]

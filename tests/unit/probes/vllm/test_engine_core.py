@@ -111,6 +111,27 @@ def core(tmp_path: Path) -> Core:
     return Core(tmp_path / "run")
 
 
+def test_what_a_client_calls_a_request_is_text_of_bounded_length(core: Core) -> None:
+    asked = Request("asked", CALL, "stop")
+    asked.sampling_params.extra_args = {"driftscope_label": "a\ud800", "driftscope_pair": [7] * 999}
+    asked.session_id, asked.trace_headers = 7, {"traceparent": "x" * 70_000}
+    core.observer.request_finished(asked, delay_free_blocks=True)
+    row = core.rows()["asked"]
+    assert (row["label"], row["session"], len(row["pair"])) == ("a\ufffd", "7", 256)
+    assert row["traceparent"] == "x" * 256
+
+
+def test_a_step_is_observed_however_vllm_calls_its_methods(core: Core) -> None:
+    scheduled = SimpleNamespace(num_scheduled_tokens={})
+    output = SimpleNamespace(sampled_token_ids=[], req_id_to_index={})
+    core.observer.before_update(scheduler_output=scheduled, model_runner_output=output)
+    core.observer.before_update(scheduled, model_runner_output=output)
+    core.observer.request_finished(request=Request("kept", CALL, "stop"))
+    assert not core.observer._writer.status().errors
+    core.observer.before_update(scheduled)
+    assert core.observer._writer.status().errors == {"verify": 1}
+
+
 def test_a_request_has_the_regions_of_what_it_answered_until_the_engine_stopped(core: Core) -> None:
     """vLLM keeps a request whose blocks another engine still reads: it has one row."""
     kept = Request("kept", CALL, "stop")
