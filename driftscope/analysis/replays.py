@@ -160,8 +160,7 @@ def totals_of(workload: Mapping[str, Any]) -> tuple[FileTotals, ...]:
 
     Raises ValueError for sums that no driftscope writes.
     """
-    ingested = workload.get(INGESTED)
-    held = ingested.get(TOTALS) if isinstance(ingested, Mapping) else None
+    held = (workload.get(INGESTED) or {}).get(TOTALS)
     return () if held is None else validated(_Parts, {TOTALS: held}).totals
 
 
@@ -285,16 +284,14 @@ class ReplaySummary(ReplayFigures):
         workload = self.manifest.workload
         if SPECULATION in workload:
             return bool(workload[SPECULATION])
-        facts = workload.get("server")
-        stated = facts.get("speculates") if isinstance(facts, Mapping) else None
+        stated = (workload.get("server") or {}).get("speculates")
         rounds = any(cell.rounds or cell.mean_length is not None for cell in self.cells)
         return stated if isinstance(stated, bool) else rounds
 
     @property
     def url(self) -> str:
         """Address of the server; "" if it is not known."""
-        server = self.manifest.workload.get("server")
-        url = server.get("url") if isinstance(server, Mapping) else None
+        url = (self.manifest.workload.get("server") or {}).get("url")
         return str(url or "").removesuffix("/v1")
 
     @property

@@ -643,7 +643,8 @@ def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
         originals: dict[str, Path] = {}
         # A file that a status notes is no copy.
         for path in sorted(paths, key=lambda path: path not in files) if len(paths) > 1 else ():
-            if (original := originals.setdefault(digest_of(path), path)) != path:
+            original = originals.setdefault(digest_of(path), path)
+            if original != path and path not in files:
                 damaged[path] = f"{path.name} is a copy of {original.name}: the file is left out"
     return damaged
 
