@@ -386,7 +386,8 @@ def _without_odd_stretches(
     for rows, theirs in _in_rounds(*both):
         a, b = (_sums_by_prompt(some, quantity, clock) for some in (theirs, rows))
         for sent in (theirs, rows):
-            order = dict.fromkeys(r["pair"] for r in sorted(sent, key=lambda row: row["sent_s"]))
+            known = [row for row in sent if row["sent_s"] is not None]  # not in other tools' files
+            order = dict.fromkeys(r["pair"] for r in sorted(known, key=lambda row: row["sent_s"]))
             timed = [pair for pair in order if a.get(pair, (0.0,))[0] > 0 < b.get(pair, (0.0,))[0]]
             logs = [math.log(a[pair][0] / a[pair][1] * b[pair][1] / b[pair][0]) for pair in timed]
             stretch = odd_stretch(np.array(logs))

@@ -650,21 +650,20 @@ def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
 
 
 def miscounted(run: Path, statuses: Iterable[Status], left_out: Container[Path]) -> Iterator[str]:
-    """Yield in words where sealed files hold other rows than the status of their source counts.
-    Raises what `open_parquet` raises."""
+    """Yield in words which files are of no process of the run, and where sealed files hold other
+    rows than the status of their source counts. Raises what `open_parquet` raises."""
     held, unknown = Counter[tuple[str, str]](), set[tuple[str, str]]()
+    sources = {status.source: status for status in statuses}
     for record in RECORDS:
         for path in segments(run, record):
             key = source_of(path, record), record
-            if path.suffix == SEALED and path not in left_out:
+            if path in left_out or path.suffix != SEALED:
+                unknown.add(key)
+            else:
                 with open_parquet(path) as file:
                     held[key] += file.metadata.num_rows
-            else:
-                unknown.add(key)
-    sources = {status.source: status for status in statuses}
-    for (source, record), rows in sorted(held.items()):
-        if sources and source not in sources:
-            yield f"{rows} {record} rows are of {source}, which has no status: of another run?"
+            if sources and key[0] not in sources and path not in left_out:
+                yield f"{path.name} is of a process that has no status: is it another run's?"
     for source, status in sources.items():
         for record, rows in status.rows.items():
             key = source, record

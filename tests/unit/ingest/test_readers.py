@@ -592,6 +592,12 @@ def test_requests_that_the_disk_has_no_room_for_are_an_error(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_file_of_times_without_the_time_of_sending_is_compared(tmp_path: Path) -> None:
+    run_command("ingest", SAMPLES / "aiperf-records.jsonl", "-o", tmp_path / "run")
+    done = run_command("compare", tmp_path / "run", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_count_that_no_run_can_hold_is_one_error(tmp_path: Path) -> None:
     file = _bench_with(tmp_path, 'draft_tokens": 600', f'draft_tokens": {2**60}')
     reader, found = ingest(file)
