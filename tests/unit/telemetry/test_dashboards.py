@@ -442,6 +442,8 @@ BOARDS = {
     for engine in (EngineName.VLLM, EngineName.SGLANG)
 }
 COPIED = ("grafana", "prometheus", "runbooks")
+NEWER = {"vllm:spec_decode_num_draft_tokens_per_pos_total"}
+"""Names of engines later than the installed ones."""
 ENGINE_LABELS = {"model_name", "pod", "ReplicaId", "engine", "dp_rank", "tp_rank", "position"}
 SET = {
     "${source}": "vllm:",
@@ -490,7 +492,7 @@ def test_names_of_a_board_and_of_rules_stand_in_the_engine_s_source(engine: Engi
     names = prometheus.ENGINES[engine].names
     text = " ".join([*map(_chosen, _queries(BOARDS[engine])), *rules, *names])
     named = set(re.findall(rf"\b{engine}:[a-z_]+", text))
-    assert len(named) >= 10 and named <= _published(engine)
+    assert len(named) >= 10 and named <= _published(engine) | NEWER
 
 
 @pytest.mark.prometheus
