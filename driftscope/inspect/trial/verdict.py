@@ -145,7 +145,8 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
             expected=_EXPECTED if alive is None else _expected(trial),
             rule="the 95% interval over prompts must lie on one side",
             found=measured if alive is None else _length_words(accepts),
-            change=f"give more prompts: --limit {4 * trial.prompts}",
+            change=f"give about {4 * trial.prompts} prompts: a larger --limit, or --prompts with a "
+            "set or file that has as many",
             certainty=Certainty.POSSIBLE,
         )
     elif alive and reaches(trial) is False:
