@@ -446,7 +446,8 @@ class TraceWriter:
             if self._look is not None:
                 self._guarded("control", self._look)
             if self._record.urgent or time.monotonic() - self._record.written_at >= STATUS_S:
-                self._guarded("write", lambda: self._record.rewrite(self.status()))
+                state = self._status(self._record, closed=False)  # though `end` was called just now
+                self._guarded("write", lambda: self._record.rewrite(state))
             self.spent_s = time.thread_time()
             self._writer_s += self.spent_s - begun
             return False

@@ -371,7 +371,7 @@ def test_rows_that_no_status_counts_are_reported(tmp_path: Path) -> None:
     for read in (read_trace, open_run):
         foreign, missing = read(run).problems
         assert foreign.startswith("verify-engine0-27582-0000.parquet is of a process that has no")
-        assert missing.startswith("worker0-27420 wrote 2095 step rows, and its files hold 0: ")
+        assert missing.startswith("worker0-27420 wrote 2095 step rows, and its files hold 0")
     (path,) = run.glob("verify-engine0-27393*")
     path.unlink()
     (path,) = run.glob("verify-*")

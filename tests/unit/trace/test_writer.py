@@ -28,7 +28,7 @@ from driftscope.trace.reader import read_trace
 from driftscope.trace.records import Row
 from driftscope.trace.segments import segments
 from driftscope.trace.status import Status, read_statuses, status_path
-from driftscope.trace.writer import NAME, TraceWriter, WriterOptions
+from driftscope.trace.writer import NAME, StatusRecord, TraceWriter, WriterOptions
 from driftscope.trace.writer_files import Batch, RecordFiles, check_unused, create_run
 
 
@@ -449,3 +449,17 @@ def test_two_processes_of_one_name_count_each_their_own(run: Path) -> None:
     trace = read_trace(run)
     assert trace.verify.column("replica").to_pylist() == [3, 3]
     assert trace.manifest.lost == {"disk_limit": 3}
+
+
+def test_a_status_says_closed_once_everything_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine may be killed between the two."""
+    states = list[bool]()
+    monkeypatch.setattr(StatusRecord, "rewrite", lambda _, status: states.append(status.closed))
+    made = TraceWriter(tmp_path, source="worker0-1")
+    made.set_gauges(reason="something to write at once")
+    made.subscribe(lambda _: made.end())
+    until(lambda: len(states) > 1)
+    made.close()
+    assert states == [False, True]
