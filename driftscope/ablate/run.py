@@ -371,6 +371,8 @@ def run_ablation(
         for _, passage in zip(progress(list(loaded.prompts)), passages, strict=True):
             measured.append(meter.measured(passage, chains))
     except KeyboardInterrupt:
+        if len(measured) < LEAST_PASSAGES:
+            raise  # too few for any result
         stopped = True
     served = [prompt for prompt in measured if prompt.positions]
     if len(served) < LEAST_PASSAGES:
