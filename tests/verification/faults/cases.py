@@ -183,9 +183,10 @@ def ingest(random: Random, _: Path, folder: Path) -> None:
     if outcome_of("ingest", path, "-o", run).returncode != EXIT_OK:
         assert not run.exists(), "a run that was refused was begun"
         return
-    done = outcome_of("analyze", run, "-q", "-o", folder / "r.html", "--json")
+    (out := folder / "out").mkdir()
+    done = outcome_of("analyze", run, "-q", "-o", out / "r.html", "--json")
     assert done.returncode == EXIT_OK, f"an ingested run is not analysed: {done.stderr[:200]!a}"
-    check_files(folder)
+    check_files(out)
     outcome_of("check", run, "--fail-on", "cells[0].mean_length < 2", "--json")
     outcome_of("compare", run, run, "--json")
 
