@@ -53,7 +53,7 @@ def with_code(words: str) -> Markup:
     """Return a sentence in which what stands between backticks is code, and no line ends within the
     name of an option, whose dashes a browser takes for a hyphen."""
     words = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(words)))
-    return Markup(re.sub(r"(?<!\S)(--[a-z-]+)", r"<span class=option>\1</span>", words))  # noqa: S704  escaped
+    return Markup(re.sub(r"(?<!\S)(--[a-z-]+)", r"<span class=unbroken>\1</span>", words))  # noqa: S704  escaped
 
 
 def _printed(value: object) -> object:

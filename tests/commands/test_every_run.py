@@ -116,8 +116,8 @@ def test_every_command_ends_as_it_should(
 def test_a_replay_can_be_neither_advised_on_nor_watched(runs: Callable[[str], Path]) -> None:
     replay = runs("replay")
     for command, words in (
-        (["advise", replay], "a replay, which has no step times"),
-        (["advise", runs("usual"), replay], "a replay, which has no step times"),
+        (["advise", replay], "recorded by no probe, so it has no step times"),
+        (["advise", runs("usual"), replay], "recorded by no probe, so it has no step times"),
         (["watch", replay, "--once"], "is a replay, which has no engine to watch"),
     ):
         assert_fails(run_command(*command), EXIT_NO_DATA, words)

@@ -151,7 +151,7 @@ def test_load_and_check_take_one_text_and_refuse_what_the_commands_refuse(tmp_pa
 
 def test_a_command_in_a_sentence_is_code() -> None:
     assert with_code("run `ls <a>`, & wait") == "run <code>ls &lt;a&gt;</code>, &amp; wait"
-    assert with_code("`x --a-b c`") == "<code>x <span class=option>--a-b</span> c</code>"
+    assert with_code("`x --a-b c`") == "<code>x <span class=unbroken>--a-b</span> c</code>"
 
 
 CHECKOUT = Path(__file__).parents[3]
