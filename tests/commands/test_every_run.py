@@ -118,7 +118,7 @@ def test_a_replay_can_be_neither_advised_on_nor_watched(runs: Callable[[str], Pa
     for command, words in (
         (["advise", replay], "recorded by no probe, so it has no step times"),
         (["advise", runs("usual"), replay], "recorded by no probe, so it has no step times"),
-        (["watch", replay, "--once"], "is a replay, which has no engine to watch"),
+        (["watch", replay, "--once"], "recorded by no probe, so there is no engine to watch"),
     ):
         assert_fails(run_command(*command), EXIT_NO_DATA, words)
 
