@@ -108,7 +108,7 @@ O_PROJ = "midlayer.self_attn.o_proj.weight"
 
 @pytest.fixture(scope="module")
 def sglang() -> Iterator[EngineProcess]:
-    command = (str(ENVIRONMENT / "bin/python"), "-m", SGLANG.module)
+    command = (str(ENVIRONMENT / "bin/python"), *SGLANG.command[1:])
     with EngineProcess(SGLANG, command) as process:
         yield process
 
