@@ -204,7 +204,7 @@ class Slowdown:
     """Time of a step over that of the others."""
     interval: Interval | None
     draft: float | None
-    """The same of the drafter's part of the step; None if it took no time."""
+    """Time of the drafter's part of a step over that of the others; None if it took no time."""
     step_s: float
     """Median time of its steps, in seconds."""
     share: float

@@ -145,7 +145,7 @@ def run() -> NoReturn:
 
 _PLAIN = "driftscope-plain"
 _PLAIN_TEXT = {"×": "x", "–": "-", "−": "-", "→": "->", "…": "...", "█": "#"}
-"""What is printed where the encoding of the output has no such character."""
+"""Replacements of characters that the encoding of the output lacks."""
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -434,7 +434,9 @@ def _over_verified(figures: Figures) -> tuple[tuple[float | None, ...] | None, t
     over_verified = "rates are over the rounds that verified the depth"
     if figures.verified_at is not None:
         pairs = zip(figures.marginal, figures.verified_at, strict=True)
-        rates = tuple(rate and (rate * rounds / own if own else None) for rate, own in pairs)
+        rates = tuple(
+            rate * rounds / own if rate is not None and own else None for rate, own in pairs
+        )
         return rates, (f"{note}: {over_verified}",)
     if figures.by_verified is None:
         only = (figures.marginal[0], *(None for _ in figures.marginal[1:]))

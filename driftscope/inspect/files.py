@@ -374,7 +374,7 @@ def downloaded(name: str, opening: Opening) -> Path:
 
 INDEX = "model.safetensors.index.json"
 _MISTRAL = "consolidated*.safetensors"
-"""The same weights in Mistral's own format, which may stand beside the others."""
+"""Name of the weights in Mistral's own format, which may stand beside the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,7 +170,7 @@ def test_a_terminal_without_a_character_gets_a_plainer_one(
 
 @pytest.mark.process
 def test_closed_streams_are_no_error() -> None:
-    """As of a daemon that has none."""
+    """Streams that are closed, as a daemon's are."""
     words = f"{sys.executable} -m driftscope findings --json"
     for closed in (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
         done = run_process("bash", "-c", f"{words} {closed}")

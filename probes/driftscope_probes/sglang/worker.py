@@ -85,10 +85,10 @@ class TimedWorker:
 
     def step(self, run: Callable[[], Any], batch: Any) -> Any:
         """Return the result of a step of a ScheduleBatch."""
-        recorder, requests = self._recorder, tuple(getattr(batch, "reqs", ()))
+        recorder, requests = self._recorder, len(getattr(batch, "reqs", ()))
         recorder.step_started(self._schedule(batch))
         result = run()
-        recorder.step_ended(lambda: len(requests))
+        recorder.step_ended(lambda: requests)
         return result
 
     def draft(self, run: Callable[[], Any], worker: Any, batch: Any) -> Any:
